@@ -9,7 +9,6 @@
 //             of every stored key: a change needs a new domain string.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -17,9 +16,9 @@
 #include <string>
 #include <string_view>
 
-namespace orbitkv::state {
+#include "orbitkv/state/state_key.h"
 
-using Digest = std::array<std::byte, 32>;
+namespace orbitkv::state {
 
 // Plain SHA-256 of a stream of bytes, without frames: for the content of files.
 class Sha256 {
