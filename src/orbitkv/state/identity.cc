@@ -76,11 +76,18 @@ Digest RepresentationDigest(const RepresentationIdentity& identity) {
       .Finish();
 }
 
-Digest NamespaceDigest(const Digest& computation, std::span<const Digest> representations) {
+Digest NamespaceDigest(const Digest& computation, const Digest& representation, std::span<const GroupShape> groups,
+                       std::uint32_t shard_count) {
   DigestBuilder builder("namespace");
   builder.Add("computation", std::span<const std::byte>(computation));
-  builder.Add("ranks", static_cast<std::uint64_t>(representations.size()));
-  for (const Digest& digest : representations) builder.Add("representation", std::span<const std::byte>(digest));
+  builder.Add("representation", std::span<const std::byte>(representation));
+  builder.Add("shard_count", std::uint64_t{shard_count});
+  builder.Add("groups", std::uint64_t{groups.size()});
+  for (const GroupShape& group : groups) {
+    builder.Add("block_tokens", std::uint64_t{group.block_tokens});
+    builder.Add("page_count", std::uint64_t{group.page_count});
+    builder.Add("page_bytes", group.page_bytes);
+  }
   return builder.Finish();
 }
 

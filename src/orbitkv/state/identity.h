@@ -1,6 +1,7 @@
 // What makes two blocks interchangeable. The computation identity says which numbers a token prefix leads to (model,
-// configuration, engine); the representation identity says how one rank keeps those numbers in a page. Both become a
-// digest, and one namespace is the computation with the representation of every rank, in rank order.
+// configuration, engine); the representation identity says how a rank keeps those numbers in a page. Both become a
+// digest. A namespace is the computation, the representation that all ranks share, the shapes of the cache groups and
+// the number of shards; the Manager and every client form it from the same registration.
 // Owns: plain values. Threads: values. Blocks: no.
 // Units: sizes in bytes and tokens.
 // Errors: Validate names the missing ingredient; an identity with an empty ingredient would let two models share
@@ -63,6 +64,15 @@ struct RepresentationIdentity {
 
 Digest ComputationDigest(const ComputationIdentity& identity);
 Digest RepresentationDigest(const RepresentationIdentity& identity);
-Digest NamespaceDigest(const Digest& computation, std::span<const Digest> representations);
+
+// What registration says of one cache group.
+struct GroupShape {
+  std::uint32_t block_tokens = 0;
+  std::uint32_t page_count = 0;  // pages (layers) of one block in one shard
+  std::uint64_t page_bytes = 0;
+};
+
+Digest NamespaceDigest(const Digest& computation, const Digest& representation, std::span<const GroupShape> groups,
+                       std::uint32_t shard_count);
 
 }  // namespace orbitkv::state

@@ -53,9 +53,10 @@ TEST(Digest, GoldenValues) {
             "4cd6853d3bfb92f66303375c62a708990017e604baacf86a2e59a1acddd62678");
   EXPECT_EQ(ToHex(RepresentationDigest(SampleRepresentation())),
             "39a6abccd58cf250cf4fb5eda3a749c10092e9692741616f7574acad2fd60e47");
-  const std::vector<Digest> ranks = {RepresentationDigest(SampleRepresentation())};
-  EXPECT_EQ(ToHex(NamespaceDigest(ComputationDigest(SampleComputation()), ranks)),
-            "30b1b7de03ce90b63be19c491bbd8b8ffb10d1972fd697dbbb77c23f4559df5e");
+  const std::vector<GroupShape> groups = {{32, 2, 16384}};
+  EXPECT_EQ(ToHex(NamespaceDigest(ComputationDigest(SampleComputation()), RepresentationDigest(SampleRepresentation()),
+                                  groups, 1)),
+            "74a101255f8f672e004fc6d8a7843107ebda25b21ad60b78aca192072486f596");
 }
 
 TEST(Digest, PlainSha256IsTheStandardFunction) {
@@ -148,18 +149,24 @@ TEST(Identity, EveryRepresentationIngredientChangesTheDigest) {
   }
 }
 
-TEST(Identity, NamespaceDependsOnEveryRankAndTheirOrder) {
-  const Digest computation = ComputationDigest(SampleComputation());
-  const Digest a = RepresentationDigest(SampleRepresentation());
-  RepresentationIdentity other = SampleRepresentation();
-  other.instruction_set = "amx";
-  const Digest b = RepresentationDigest(other);
-  const std::vector<std::vector<Digest>> lists = {{}, {a}, {b}, {a, a}, {a, b}, {b, a}};
+TEST(Identity, EveryPartOfARegistrationChangesTheNamespace) {
+  const Digest a = ComputationDigest(SampleComputation());
+  const Digest b = RepresentationDigest(SampleRepresentation());
+  using Groups = std::vector<GroupShape>;
+  const Groups sample = {{32, 2, 16384}};
   std::set<std::string> seen;
-  for (const std::vector<Digest>& list : lists) {
-    EXPECT_TRUE(seen.insert(ToHex(NamespaceDigest(computation, list))).second);
-    EXPECT_TRUE(seen.insert(ToHex(NamespaceDigest(a, list))).second);
-  }
+  const auto expect_new = [&](const Digest& c, const Digest& r, const Groups& groups, std::uint32_t shards) {
+    EXPECT_TRUE(seen.insert(ToHex(NamespaceDigest(c, r, groups, shards))).second);
+  };
+  expect_new(a, b, sample, 1);
+  expect_new(b, a, sample, 1);
+  expect_new(a, a, sample, 1);
+  expect_new(a, b, sample, 2);
+  expect_new(a, b, {{64, 2, 16384}}, 1);
+  expect_new(a, b, {{32, 3, 16384}}, 1);
+  expect_new(a, b, {{32, 2, 32768}}, 1);
+  expect_new(a, b, {{32, 2, 16384}, {32, 2, 16384}}, 1);
+  expect_new(a, b, {}, 1);
 }
 
 TEST(Identity, MissingIngredientsAreRefused) {
