@@ -1,0 +1,20 @@
+// CLOCK_MONOTONIC in nanoseconds: the one clock of deadlines, the same in every process of a host.
+// Threads: any. Blocks: no. Units: nanoseconds; kNoDeadline never comes.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+
+namespace orbitkv::os {
+
+inline constexpr std::uint64_t kNoDeadline = std::numeric_limits<std::uint64_t>::max();
+
+std::uint64_t MonotonicNs();
+
+// now + delta without wrapping past kNoDeadline.
+inline std::uint64_t DeadlineAfter(std::uint64_t delta_ns) {
+  const std::uint64_t now = MonotonicNs();
+  return delta_ns > kNoDeadline - now ? kNoDeadline : now + delta_ns;
+}
+
+}  // namespace orbitkv::os

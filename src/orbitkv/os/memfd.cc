@@ -1,0 +1,71 @@
+#include "orbitkv/os/memfd.h"
+
+#include <cerrno>
+#include <cstdio>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+namespace orbitkv::os {
+
+Result<UniqueFd> CreateMemfd(const char* name, std::uint64_t bytes) {
+  UniqueFd fd(::memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!fd.valid()) return FailErrno("cannot create a memfd");
+  if (::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) return FailErrno("cannot size a memfd", bytes);
+  return fd;
+}
+
+Status SealSize(int fd) {
+  if (::fcntl(fd, F_ADD_SEALS, F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL) != 0) {
+    return FailErrno("cannot seal the size of a memfd");
+  }
+  return {};
+}
+
+Result<bool> HasSizeSeals(int fd) {
+  const int seals = ::fcntl(fd, F_GET_SEALS);
+  if (seals < 0) {
+    if (errno == EINVAL) return false;
+    return FailErrno("cannot read the seals of a file");
+  }
+  return (seals & (F_SEAL_GROW | F_SEAL_SHRINK)) == (F_SEAL_GROW | F_SEAL_SHRINK);
+}
+
+Result<std::uint64_t> FileBytes(int fd) {
+  struct stat info = {};
+  if (::fstat(fd, &info) != 0) return FailErrno("cannot read the size of a file");
+  return static_cast<std::uint64_t>(info.st_size);
+}
+
+namespace {
+
+Status Allocate(int fd, int mode, std::uint64_t offset, std::uint64_t bytes, const char* text) {
+  while (::fallocate(fd, mode, static_cast<off_t>(offset), static_cast<off_t>(bytes)) != 0) {
+    if (errno == EINTR) continue;
+    auto error = FailErrno(text, offset, bytes);
+    if (error.error().sys_errno == ENOSPC || error.error().sys_errno == ENOMEM) error.error().code = Code::kExhausted;
+    return error;
+  }
+  return {};
+}
+
+}  // namespace
+
+Status Reserve(int fd, std::uint64_t offset, std::uint64_t bytes) {
+  return Allocate(fd, 0, offset, bytes, "cannot reserve memory");
+}
+
+Status Discard(int fd, std::uint64_t offset, std::uint64_t bytes) {
+  return Allocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, offset, bytes, "cannot give memory back");
+}
+
+Result<UniqueFd> ReopenReadOnly(int fd) {
+  char path[64];
+  std::snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+  UniqueFd copy(::open(path, O_RDONLY | O_CLOEXEC));
+  if (!copy.valid()) return FailErrno("cannot reopen a memfd for reading (is /proc mounted?)");
+  return copy;
+}
+
+}  // namespace orbitkv::os
