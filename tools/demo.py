@@ -1,0 +1,314 @@
+"""The main job on a real model: an engine is killed, starts again and gets its prompts back from OrbitKV.
+
+Run by `./dev demo`. Writes out/demo.json and prints a table; exit status 1 when any text differs or nothing was restored.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from harness.manager import Manager
+from harness.processes import wait_until
+from harness.vllm_server import Reply, VllmServer, connector_config
+
+LICENCES = Path("/usr/share/common-licenses")
+LENGTHS = (1000, 2000, 4000, 7000)
+BLOCK_TOKENS = 32
+QUESTION = "\n\nIn one sentence, what does this document say?"
+
+
+@dataclass
+class Run:
+    """One prompt length. Times are milliseconds to the first token; medians where there is more than one sample."""
+
+    prompt_tokens: int
+    cold_ttft_ms: float
+    warm_ttft_ms: float
+    restored_ttft_ms: float
+    restored_first_ttft_ms: float
+    restored_tokens: int
+    restored_bytes: int
+    target_ttft_ms: float
+    identical: bool
+    logprobs_identical: bool
+
+
+def say(text: str) -> None:
+    print(f"[{time.strftime('%H:%M:%S')}] {text}", flush=True)
+
+
+def documents() -> list[str]:
+    """Real long texts without a common beginning, so that no prompt warms another one."""
+    names = ("GPL-3", "LGPL-2.1", "GPL-2", "GFDL-1.3", "Artistic", "Apache-2.0")
+    texts = [(LICENCES / name).read_text() for name in names if (LICENCES / name).exists()]
+    if not texts:
+        raise SystemExit(f"demo: no licence texts under {LICENCES}; install the package base-files")
+    return [text + "".join(texts) for text in texts]
+
+
+def cut_prompts(server: VllmServer) -> list[str]:
+    """One prompt per length in LENGTHS, cut by the engine's own tokenizer to at most that many tokens."""
+    prompts = []
+    texts = documents()
+    for number, length in enumerate(LENGTHS):
+        text = f"Document {number + 1}.\n" + texts[number % len(texts)]
+        chars = length * 4
+        while True:
+            prompt = text[:chars] + QUESTION
+            tokens = server.count_tokens(prompt)
+            if tokens <= length:
+                break
+            chars = min(chars - 8, chars * length // tokens)
+        prompts.append(prompt)
+    return prompts
+
+
+def copy_gbps(megabytes: int = 256) -> float:
+    """Plain copy speed of this machine: median of several copies of a populated buffer, one thread."""
+    source = np.random.default_rng(0).integers(0, 255, megabytes << 20, dtype=np.uint8)
+    target = np.zeros_like(source)
+    speeds = []
+    for _ in range(7):
+        start = time.perf_counter()
+        np.copyto(target, source)
+        speeds.append(source.nbytes / (time.perf_counter() - start) / 1e9)
+    return statistics.median(speeds)
+
+
+class Demo:
+    def __init__(self, model: Path, scratch: Path, pool: str, repeats: int) -> None:
+        self.model = model
+        self.scratch = scratch
+        self.pool = pool
+        self.repeats = repeats
+        self.socket = scratch / "run" / "manager.sock"
+        self.manager: Manager | None = None
+        self.server: VllmServer | None = None
+
+    def start_manager(self) -> Manager:
+        self.manager = Manager(self.socket, self.pool, self.scratch / "manager.log")
+        return self.manager
+
+    def start_engine(self) -> VllmServer:
+        start = time.monotonic()
+        self.server = VllmServer(self.model, self.scratch / "vllm.log", connector_config(self.socket))
+        self.server.wait_ready()
+        # The first request of an engine pays for warm-up that has nothing to do with the cache.
+        self.server.chat("Say hello.", max_tokens=4)
+        say(f"engine ready after {time.monotonic() - start:.0f} s")
+        return self.server
+
+    def wait_stored(self, blocks: int, timeout_s: float = 30.0) -> int:
+        """Waits until the Manager holds `blocks` blocks; returns how many it holds."""
+        assert self.manager is not None
+        held = 0
+
+        def enough() -> bool:
+            nonlocal held
+            assert self.manager is not None
+            held = int(sample(self.manager.status(), "orbitkv_blocks_resident"))
+            return held >= blocks
+
+        wait_until(enough, timeout_s, 0.1)
+        return held
+
+    def restored(self, server: VllmServer, prompt: str) -> tuple[Reply, int]:
+        before = server.restored_tokens()
+        reply = server.chat(prompt)
+        return reply, server.restored_tokens() - before
+
+    def close(self) -> None:
+        if self.server is not None:
+            self.server.terminate()
+        if self.manager is not None:
+            self.manager.terminate()
+
+
+def sample(status: dict[str, Any], name: str) -> float:
+    """Sum over labels of one sample of the health frame."""
+    return float(sum(item["value"] for item in status["samples"] if item["name"] == name))
+
+
+def engine_restart(demo: Demo) -> tuple[list[Run], list[str], list[Reply]]:
+    """Cold, warm, engine killed, restored."""
+    manager = demo.start_manager()
+    say(f"manager ready with {demo.pool}; starting vllm serve (about 30 s)")
+    server = demo.start_engine()
+    prompts = cut_prompts(server)
+    cold, warm = [], []
+    for length, prompt in zip(LENGTHS, prompts, strict=True):
+        cold.append(server.chat(prompt))
+        replies = [server.chat(prompt) for _ in range(demo.repeats)]
+        warm.append(replies)
+        say(f"{length:5d} tokens: cold {cold[-1].ttft_ms:7.1f} ms, warm {median(replies):6.1f} ms")
+    expected = sum(reply.prompt_tokens // BLOCK_TOKENS for reply in cold)
+    say(f"{demo.wait_stored(expected)} blocks stored; killing the engine with SIGKILL and starting it again")
+    server.kill()
+    server = demo.start_engine()
+    speed = copy_gbps()
+    runs = []
+    for prompt, first, again in zip(prompts, cold, warm, strict=True):
+        bytes_before = sample(manager.status(), "orbitkv_restored_bytes_total")
+        first_restored, tokens = demo.restored(server, prompt)
+        restored_bytes = int(sample(manager.status(), "orbitkv_restored_bytes_total") - bytes_before)
+        replies = [first_restored]
+        for _ in range(demo.repeats):
+            server.reset_prefix_cache()
+            replies.append(demo.restored(server, prompt)[0])
+        everything = [first, *again, *replies]
+        warm_ms = median(again)
+        runs.append(
+            Run(
+                prompt_tokens=first.prompt_tokens,
+                cold_ttft_ms=round(first.ttft_ms, 1),
+                warm_ttft_ms=round(warm_ms, 1),
+                restored_ttft_ms=round(median(replies[1:]), 1),
+                restored_first_ttft_ms=round(first_restored.ttft_ms, 1),
+                restored_tokens=tokens,
+                restored_bytes=restored_bytes,
+                target_ttft_ms=round(warm_ms + 2 * restored_bytes / (speed * 1e6) + 10, 1),
+                identical=all(reply.text == first.text for reply in everything),
+                logprobs_identical=all(reply.logprobs == again[-1].logprobs for reply in replies),
+            )
+        )
+        say(f"{first.prompt_tokens:5d} tokens: restored {tokens} tokens in {runs[-1].restored_ttft_ms:.1f} ms")
+    return runs, prompts, cold
+
+
+def manager_restart(demo: Demo, prompts: list[str], reference: list[Reply]) -> dict[str, Any]:
+    """The Manager is killed under the running engine and started again."""
+    assert demo.manager is not None and demo.server is not None
+    server = demo.server
+    say("killing the Manager under the running engine")
+    demo.manager.kill()
+    while_down = [server.chat(prompt) for prompt in prompts]
+    identical = all(reply.text == old.text for reply, old in zip(while_down, reference, strict=True))
+    say("starting a Manager again; the prompts are sent again")
+    manager = demo.start_manager()
+    server.chat(prompts[0])
+    reconnected = 0.0
+    while not reconnected and time.monotonic() - manager.ready_at < 30:
+        if sample(manager.status(), "orbitkv_blocks_resident") > 0:
+            reconnected = time.monotonic() - manager.ready_at
+        else:
+            server.chat(prompts[0], max_tokens=1)
+    for prompt in prompts:
+        server.chat(prompt)
+    expected = sum(reply.prompt_tokens // BLOCK_TOKENS for reply in reference)
+    republished = demo.wait_stored(expected) * BLOCK_TOKENS
+    server.reset_prefix_cache()
+    restored_tokens, restored_same = 0, True
+    for prompt, old in zip(prompts, reference, strict=True):
+        reply, tokens = demo.restored(server, prompt)
+        restored_tokens += tokens
+        restored_same = restored_same and reply.text == old.text
+    say(f"reconnected after {reconnected:.2f} s, {republished} tokens republished, {restored_tokens} restored")
+    return {
+        "identical_while_down": identical,
+        "republished_tokens": republished,
+        "reconnect_s": round(reconnected, 2),
+        "restored_tokens": restored_tokens,
+        "identical_restored": restored_same,
+    }
+
+
+def median(replies: list[Reply]) -> float:
+    return statistics.median(reply.ttft_ms for reply in replies)
+
+
+def print_table(runs: list[Run], restart: dict[str, Any]) -> None:
+    head = ("tokens", "cold ms", "warm ms", "restored ms", "target ms", "speed-up", "MB restored", "text")
+    print("\n" + "".join(f"{title:>13}" for title in head))
+    for run in runs:
+        cells = (
+            str(run.prompt_tokens),
+            f"{run.cold_ttft_ms:.1f}",
+            f"{run.warm_ttft_ms:.1f}",
+            f"{run.restored_ttft_ms:.1f}",
+            f"{run.target_ttft_ms:.1f}",
+            f"{run.cold_ttft_ms / max(run.restored_ttft_ms, 0.1):.1f}x",
+            f"{run.restored_bytes / 1e6:.1f}",
+            "identical" if run.identical else "DIFFERENT",
+        )
+        print("".join(f"{cell:>13}" for cell in cells))
+    longest = max(run.cold_ttft_ms for run in runs)
+    print("\ntime to the first token")
+    for run in runs:
+        for name, value in (("cold", run.cold_ttft_ms), ("warm", run.warm_ttft_ms), ("restored", run.restored_ttft_ms)):
+            print(f"{run.prompt_tokens:6d} {name:>9} {'█' * max(1, round(60 * value / longest))} {value:.0f} ms")
+    print(
+        f"\nManager killed under the engine: text {'identical' if restart['identical_while_down'] else 'DIFFERENT'} "
+        f"while it was down, reconnected {restart['reconnect_s']} s after the new one was ready, "
+        f"{restart['republished_tokens']} tokens published again, {restart['restored_tokens']} restored"
+    )
+
+
+def failures(runs: list[Run], restart: dict[str, Any]) -> list[str]:
+    found = []
+    for run in runs:
+        if not run.identical:
+            found.append(f"the text at {run.prompt_tokens} tokens differs")
+        if not run.logprobs_identical:
+            found.append(f"the logprobs at {run.prompt_tokens} tokens differ between warm and restored")
+        if run.restored_tokens == 0:
+            found.append(f"nothing was restored at {run.prompt_tokens} tokens")
+    if not restart["identical_while_down"] or not restart["identical_restored"]:
+        found.append("the text differs around the Manager's restart")
+    if restart["restored_tokens"] == 0 or restart["republished_tokens"] == 0:
+        found.append("nothing was restored after the Manager's restart")
+    if not 0 < restart["reconnect_s"] <= 5:
+        found.append(f"the engine took {restart['reconnect_s']} s to reach the new Manager")
+    return found
+
+
+def leftovers(before: set[str], scratch: Path) -> list[str]:
+    """What the run left behind in shared memory or beside the Manager's lock file."""
+    left = [f"/dev/shm/{name}" for name in sorted(set(os.listdir("/dev/shm")) - before)]
+    run = scratch / "run"
+    left += [str(path) for path in run.iterdir() if not path.name.endswith(".lock")] if run.exists() else []
+    return left
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", type=Path, required=True, help="Hugging Face folder of the model")
+    parser.add_argument("--out", type=Path, default=Path("out"), help="where demo.json and the logs go")
+    parser.add_argument("--pool-bytes", default="3GiB")
+    parser.add_argument("--repeats", type=int, default=5, help="samples of each warm and restored time")
+    options = parser.parse_args()
+    options.out.mkdir(exist_ok=True)
+    shm_before = set(os.listdir("/dev/shm"))
+    scratch = Path(tempfile.mkdtemp(prefix="orbitkv-demo-"))
+    demo = Demo(options.model, scratch, options.pool_bytes, options.repeats)
+    try:
+        runs, prompts, reference = engine_restart(demo)
+        restart = manager_restart(demo, prompts, reference)
+    finally:
+        demo.close()
+        for log in scratch.glob("*.log"):
+            shutil.copy(log, options.out / f"demo-{log.name}")
+        left = leftovers(shm_before, scratch)
+        shutil.rmtree(scratch)
+    result = {"runs": [asdict(run) for run in runs], "manager_restart": restart}
+    (options.out / "demo.json").write_text(json.dumps(result, indent=1) + "\n")
+    print_table(runs, restart)
+    problems = failures(runs, restart) + [f"left behind: {path}" for path in left]
+    for problem in problems:
+        print(f"demo failed: {problem}", file=sys.stderr)
+    print(f"\nwritten: {options.out / 'demo.json'}")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
