@@ -72,6 +72,26 @@ Result<std::string> ReadFile(const std::string& path, std::uint64_t max_bytes) {
   }
 }
 
+Result<UniqueFd> OpenForReading(const std::string& path) {
+  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd.valid()) return FailFile("cannot open a file");
+  return fd;
+}
+
+Result<std::size_t> ReadAt(int fd, std::uint64_t offset, std::span<std::byte> into) {
+  std::size_t done = 0;
+  while (done < into.size()) {
+    const auto got = ::pread(fd, into.data() + done, into.size() - done, static_cast<off_t>(offset + done));
+    if (got < 0) {
+      if (errno == EINTR) continue;
+      return FailFile("cannot read a file");
+    }
+    if (got == 0) break;
+    done += static_cast<std::size_t>(got);
+  }
+  return done;
+}
+
 Status ReplaceFile(const std::string& path, std::string_view content) {
   std::string temporary = path + ".XXXXXX";
   const UniqueFd fd(::mkostemp(temporary.data(), O_CLOEXEC));

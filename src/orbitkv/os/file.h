@@ -4,8 +4,10 @@
 // otherwise.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -28,6 +30,9 @@ Result<FileIdentity> IdentityOf(const std::string& path);
 Result<FileIdentity> IdentityOf(int fd);
 // The whole file; kInvalid when it is larger than max_bytes.
 Result<std::string> ReadFile(const std::string& path, std::uint64_t max_bytes);
+// For large files: the bytes at an offset, fewer than asked for only at the end of the file, 0 behind it.
+Result<UniqueFd> OpenForReading(const std::string& path);
+Result<std::size_t> ReadAt(int fd, std::uint64_t offset, std::span<std::byte> into);
 // Writes a new file beside the path and renames it over it, so that a reader sees the old or the new content.
 Status ReplaceFile(const std::string& path, std::string_view content);
 Status RemoveFile(const std::string& path);
