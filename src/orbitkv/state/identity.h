@@ -70,6 +70,7 @@ struct GroupShape {
   std::uint32_t block_tokens = 0;
   std::uint32_t page_count = 0;  // pages (layers) of one block in one shard
   std::uint64_t page_bytes = 0;
+  bool operator==(const GroupShape&) const = default;
 };
 
 Digest NamespaceDigest(const Digest& computation, const Digest& representation, std::span<const GroupShape> groups,

@@ -1,0 +1,44 @@
+// How much a Manager is willing to hold for its engines: every bound of the service layer in one place.
+// Owns: plain values. Threads: values. Blocks: no.
+// Units: nanoseconds of the Manager's monotonic clock, bytes, counts as named.
+// Errors: Validate names the first field that is out of range.
+// Invariant: fixed for the life of a Service.
+#pragma once
+
+#include <cstdint>
+
+#include "orbitkv/base/result.h"
+
+namespace orbitkv::service {
+
+struct Limits {
+  std::uint64_t pool_bytes = 0;  // what the shares below are shares of
+
+  std::uint32_t max_sessions = 256;
+  std::uint32_t max_instances = 64;
+  std::uint32_t max_namespaces = 256;  // kept for the life of the Manager, because blocks outlive engines
+  std::uint32_t max_ranks = 1024;      // of one instance
+  std::uint32_t max_shards = 64;       // of one instance
+
+  std::uint32_t step_hashes = 512;  // of one session in one call, so that no session holds the dispatcher
+  std::uint32_t operations_per_session = 128;
+  std::uint32_t operations_total = 1024;
+  std::uint64_t hashes_total = 8U << 20U;          // of running queries and remembered answers, 32 bytes each
+  std::uint64_t lease_ns = 10'000'000'000;         // a found lease after its answer
+  std::uint64_t remembered_ns = 60'000'000'000;    // the hashes of an answer, for a late begin
+  std::uint32_t lease_percent_per_instance = 50;   // of pool_bytes, distinct bytes found or granted
+  std::uint32_t grants_per_instance = 4096;        // that still hold a pin
+  std::uint32_t ended_grants_remembered = 16'384;  // per instance: told "gone", and their ids not taken again
+
+  std::uint32_t reservations_per_session = 256;
+  std::uint32_t reserved_percent_per_session = 25;  // of pool_bytes, slots being written
+  std::uint32_t admissions_remembered = 65'536;     // per instance
+  std::uint32_t verifications = 1024;               // slots whose bytes are being checked again
+
+  std::uint64_t lease_bytes_per_instance() const { return pool_bytes / 100 * lease_percent_per_instance; }
+  std::uint64_t reserved_bytes_per_session() const { return pool_bytes / 100 * reserved_percent_per_session; }
+
+  Status Validate() const;
+};
+
+}  // namespace orbitkv::service

@@ -1,0 +1,116 @@
+// What the Manager decides: who belongs to which engine, which blocks an engine is promised, which slots it may write.
+//
+// An instance is one engine; its sessions register, and once all its ranks have, the instance has a namespace. A query
+// pins what it found as a lease of its request; a begin turns the lease into a grant, whose pin for a rank becomes
+// unconditional when that rank fetches its plan (it is armed: the rank may be copying). A reservation owns the slots
+// that a session is writing until it commits or aborts them.
+//
+// Owns: everything it knows about sessions; of the BlockCache it holds pins and reserved slots only.
+// Threads: one (the dispatcher). Never blocks, makes no system call: time comes in as now_ns and never runs backwards.
+// Units: nanoseconds, bytes; blocks are counted from the prefix that a query names.
+// Limits: one call looks at no more than Limits::step_hashes hashes; the caller goes on with Continue... in its next
+//         turn of the same session, and starts nothing else of that session in between (kBusy).
+// Errors: kNotFound for a session that is not open or a lease that is gone, kRefused for what the session may not do,
+//         kInvalid for arguments that no registration allows, kBusy for a bound that is reached. After an error nothing
+//         has changed but counters, except where the call says otherwise.
+// Invariants: pins and reserved slots in the cache are exactly those of leases, grants, reservations and verifications
+//             here; an armed pin and a reserved slot end only by their session's word, drain or death, never by time.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "orbitkv/base/result.h"
+#include "orbitkv/base/units.h"
+#include "orbitkv/service/limits.h"
+#include "orbitkv/service/types.h"
+#include "orbitkv/wire/commands.h"
+
+namespace orbitkv::cache {
+class BlockCache;
+}
+
+namespace orbitkv::service {
+
+class Service {
+ public:
+  // The cache must outlive the Service. limits must be valid. Blocks that the cache already holds stay unknown to it
+  // until a registration names their namespace.
+  Service(const Limits& limits, cache::BlockCache& cache);
+  ~Service();
+  Service(const Service&) = delete;
+  Service& operator=(const Service&) = delete;
+
+  // ---- sessions -----------------------------------------------------------------------------------------------------
+  // Ids are never reused. kBusy at max_sessions, kInvalid for an id or token that is open already.
+  Status OpenSession(SessionId session, Purpose purpose, std::uint64_t token);
+  // The connection is gone, but the process may live and copy: leases end, grants and reserved slots stay. The session
+  // takes no further calls. Idempotent.
+  void DetachSession(SessionId session, std::uint64_t now_ns);
+  // The process is proven dead, or everything it copied has drained: all that the session holds ends. Idempotent.
+  void EndSession(SessionId session, std::uint64_t now_ns);
+  // EndSession for the session of this token; which one, so that the caller can close its channel.
+  std::optional<SessionId> DrainSession(std::uint64_t token, std::uint64_t now_ns);
+
+  RegisterOutcome Register(SessionId session, const Registration& registration, std::uint64_t now_ns);
+  // Ends all that the session holds but leaves it open and unregistered. Idempotent.
+  Status Unregister(SessionId session, std::uint64_t now_ns);
+
+  // ---- queries ------------------------------------------------------------------------------------------------------
+  // A request (of the instance) has one lease: an answer replaces the one before. A query that cannot be admitted is
+  // kBusy and leaves the earlier lease alone.
+  Result<QueryOutcome> StartQuery(SessionId session, const wire::QueryView& query, std::uint64_t now_ns);
+  Result<QueryOutcome> ContinueQuery(SessionId session, std::uint64_t now_ns);
+  // Gives up a query or reserve that has `more`; slots reserved so far are freed. Idempotent.
+  void CancelStep(SessionId session, std::uint64_t now_ns);
+
+  // ---- restore ------------------------------------------------------------------------------------------------------
+  // Pins the first boundary_blocks of the lease for each rank and ends the lease. kNotFound: the lease is forgotten, or
+  // expired and no longer all here. After any error but kInvalid and a taken grant id, the grant id is gone.
+  Status RestoreBegin(SessionId session, LeaseId lease, const wire::BeginView& begin, GrantId grant,
+                      std::uint64_t now_ns);
+  // out is cleared first and filled when kArmed. The same session may ask again.
+  Result<PlanStatus> RestorePlan(SessionId session, GrantId grant, Rank rank, std::uint64_t now_ns,
+                                 std::vector<wire::PlanEntry>& out);
+  // Ends the rank's pin. Idempotent: a grant or rank that is not armed (any more) is no error. indices name the blocks
+  // that mismatched, counted as in the plan.
+  Status RestoreEnd(SessionId session, GrantId grant, Rank rank, wire::EndResult result,
+                    std::span<const std::uint32_t> indices, std::uint64_t now_ns);
+  // Idempotent. A lease ends; of a grant the pins that are not armed end.
+  Status Release(SessionId session, wire::ReleaseKind kind, std::uint64_t id, std::uint64_t now_ns);
+
+  // ---- publish ------------------------------------------------------------------------------------------------------
+  // Start clears out; both append one entry per block that they looked at.
+  Result<ReserveOutcome> StartReserve(SessionId session, const wire::ReserveView& reserve, std::uint64_t now_ns,
+                                      std::vector<wire::ReserveEntry>& out);
+  Result<ReserveOutcome> ContinueReserve(SessionId session, std::uint64_t now_ns, std::vector<wire::ReserveEntry>& out);
+  // outcomes is cleared and gets a wire::CommitOutcome per entry; returns how many were stored. The reservation ends
+  // with its last slot. A reservation that this session does not have gives kLost for each entry.
+  Result<std::uint32_t> PublishCommit(SessionId session, ReservationId reservation, const wire::CommitView& commit,
+                                      std::uint64_t now_ns, std::vector<std::uint32_t>& outcomes);
+  // Frees the slots that are not committed. Idempotent.
+  Status PublishAbort(SessionId session, ReservationId reservation, std::uint64_t now_ns);
+
+  // ---- verification of slots ----------------------------------------------------------------------------------------
+  std::vector<VerifyRequest> TakeVerifyRequests();
+  // A verdict on a request that is no longer open is ignored.
+  void VerifyDone(std::uint64_t request_id, bool equal, std::uint64_t now_ns);
+
+  // ---- time and figures ---------------------------------------------------------------------------------------------
+  void Tick(std::uint64_t now_ns);
+  std::optional<std::uint64_t> NextDeadline() const;
+
+  const Counters& counters() const;
+  Gauges gauges() const;
+  const Limits& limits() const;
+  std::vector<SessionStatus> sessions() const;  // by id
+
+ private:
+  struct Parts;
+  std::unique_ptr<Parts> parts_;
+};
+
+}  // namespace orbitkv::service

@@ -1,0 +1,148 @@
+// What goes into and comes out of a Service: registrations, outcomes of its calls, and the figures it exports.
+// Owns: plain values. Threads: values. Blocks: no.
+// Units: bytes and counts as named. Errors: none of its own.
+// Invariant: counters only grow; every gauge but namespaces is zero when no session is open.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "orbitkv/base/result.h"
+#include "orbitkv/base/units.h"
+#include "orbitkv/state/identity.h"
+#include "orbitkv/state/state_key.h"
+
+namespace orbitkv::service {
+
+enum class Purpose : std::uint8_t { kControl = 1, kPublish = 2 };
+enum class Role : std::uint8_t { kScheduler = 1, kWorker = 2, kBoth = 3 };
+
+// What a session says about itself; the fields that describe the instance must agree over all its sessions.
+struct Registration {
+  std::string instance;
+  Role role = Role::kScheduler;
+  Rank rank;                      // of a worker
+  std::uint32_t world_size = 0;   // ranks of the instance
+  std::uint32_t shard = 0;        // of a worker; ranks with identical KV share one
+  std::uint32_t shard_count = 0;  // of the instance
+  state::Digest computation{};
+  std::optional<state::Digest> representation;  // of a worker
+  std::vector<state::GroupShape> groups;        // of a worker
+  std::string name;                             // for logs
+  bool operator==(const Registration&) const = default;
+};
+
+struct RegisterOutcome {
+  std::optional<Code> refused;  // empty when the session is registered
+  std::string text;             // for people: why not, with both values where two disagree
+  InstanceId instance;
+  bool namespace_ready = false;  // all ranks have registered
+  state::Digest namespace_digest{};
+};
+
+// Of a query whose request is known. more: nothing is answered yet, call ContinueQuery.
+struct QueryOutcome {
+  bool more = false;
+  LeaseId lease;  // none when nothing was found
+  std::uint32_t found_blocks = 0;
+  std::uint32_t miss_reason = 0;  // wire::MissReason
+};
+
+struct ReserveOutcome {
+  bool more = false;          // call ContinueReserve; entries are appended step by step
+  ReservationId reservation;  // none when no block got a slot
+};
+
+enum class PlanStatus : std::uint8_t {
+  kArmed = 1,  // the entries are the plan; the rank's pin now ends by its end, drain or death only
+  kNotYet,     // no grant of this id was seen: its begin may be on the way
+  kGone,       // ended, released, or never granted to this rank
+  kCorrupt,    // a block's record is damaged: the block is dropped, the rank's pin has ended
+};
+
+// A slot whose bytes an engine found wrong. The bytes stay where they are until VerifyDone or until the Service ends.
+struct VerifyRequest {
+  std::uint64_t id = 0;  // names the request to VerifyDone
+  state::Digest namespace_digest{};
+  state::BlockHash hash;
+  std::uint32_t group = 0;
+  std::uint32_t shard = 0;
+  std::uint32_t page_count = 0;
+  std::uint64_t page_bytes = 0;
+  std::uint64_t offset = 0;  // in the pool
+  std::uint64_t generation = 0;
+  std::uint64_t slot_checksum = 0;
+  std::uint32_t slot_bytes = 0;
+};
+
+struct Counters {
+  std::uint64_t sessions_opened = 0;
+  std::uint64_t registrations = 0;
+  std::uint64_t registrations_refused = 0;
+  std::uint64_t queries = 0;
+  std::uint64_t queries_not_admitted = 0;
+  std::uint64_t query_blocks = 0;
+  std::uint64_t query_blocks_found = 0;
+  std::uint64_t query_blocks_over_budget = 0;
+  std::uint64_t leases_expired = 0;
+  std::uint64_t leases_revoked = 0;
+  std::uint64_t grants = 0;
+  std::uint64_t grants_late = 0;  // begun on an expired lease and pinned again
+  std::uint64_t grants_refused = 0;
+  std::uint64_t plans = 0;
+  std::uint64_t plans_not_yet = 0;
+  std::uint64_t plans_gone = 0;
+  std::uint64_t plans_corrupt = 0;
+  std::uint64_t restores_ok = 0;
+  std::uint64_t restores_mismatch = 0;
+  std::uint64_t restores_failed = 0;
+  std::uint64_t restored_blocks = 0;  // per rank
+  std::uint64_t restored_bytes = 0;
+  std::uint64_t verified_equal = 0;      // the engine's report was wrong
+  std::uint64_t verified_different = 0;  // the block was dropped
+  std::uint64_t blocks_reserved = 0;
+  std::uint64_t blocks_already_here = 0;  // at reserve
+  std::uint64_t blocks_not_now = 0;
+  std::uint64_t blocks_over_budget = 0;  // of blocks_not_now
+  std::uint64_t blocks_stored = 0;
+  std::uint64_t blocks_already_there = 0;  // at commit
+  std::uint64_t blocks_lost = 0;
+  std::uint64_t blocks_aborted = 0;
+  std::uint64_t bytes_stored = 0;
+};
+
+struct Gauges {
+  std::uint64_t sessions = 0;
+  std::uint64_t sessions_detached = 0;  // connection lost, process neither dead nor drained
+  std::uint64_t instances = 0;
+  std::uint64_t namespaces = 0;
+  std::uint64_t running_queries = 0;
+  std::uint64_t leases = 0;
+  std::uint64_t leases_remembered = 0;  // expired, hashes kept
+  std::uint64_t hashes = 0;             // held for the three above
+  std::uint64_t grants = 0;
+  std::uint64_t armed_ranks = 0;
+  std::uint64_t leased_bytes = 0;  // distinct within an instance, found and granted
+  std::uint64_t running_reserves = 0;
+  std::uint64_t reservations = 0;
+  std::uint64_t reserved_slots = 0;
+  std::uint64_t reserved_bytes = 0;
+  std::uint64_t admissions = 0;
+  std::uint64_t verifications = 0;
+};
+
+// Of one open session, for status and logs.
+struct SessionStatus {
+  SessionId id;
+  Purpose purpose = Purpose::kControl;
+  bool detached = false;
+  InstanceId instance;  // none before it registered
+  std::string name;
+  std::uint64_t armed_ranks = 0;
+  std::uint64_t reserved_bytes = 0;
+  std::uint64_t false_alarms = 0;  // mismatches it reported on blocks that were right
+};
+
+}  // namespace orbitkv::service
