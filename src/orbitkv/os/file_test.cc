@@ -72,6 +72,8 @@ TEST_F(FileTest, Version2TakesTheSmallestRoomUpTheTree) {
   EXPECT_EQ(AvailableMemory(Paths()).value(), 9000U * 1024U);
   EXPECT_EQ(CgroupRoom(Paths()), 2500U);
   EXPECT_EQ(MemoryRoom(Paths()).value(), 2500U);
+  EXPECT_EQ(CgroupLimit(Paths()), 5000U);
+  EXPECT_EQ(TotalMemory(Paths()).value(), 100U * 1024U);
   Put("cgroup/a/b/memory.max", "1000\n");
   Put("cgroup/a/b/memory.current", "1200\n");
   EXPECT_EQ(CgroupRoom(Paths()), 0U);
@@ -82,10 +84,12 @@ TEST_F(FileTest, Version1AndNoLimit) {
   Put("own", "9:name=systemd:/\n4:cpu,memory:/x/y\n0::/\n");
   Put("cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
   EXPECT_EQ(CgroupRoom(Paths()), std::nullopt);
+  EXPECT_EQ(CgroupLimit(Paths()), std::nullopt);
   EXPECT_EQ(MemoryRoom(Paths()).value(), 1024U);
   Put("cgroup/memory/x/memory.limit_in_bytes", "700\n");
   Put("cgroup/memory/x/memory.usage_in_bytes", "100\n");
   EXPECT_EQ(CgroupRoom(Paths()), 600U);
+  EXPECT_EQ(CgroupLimit(Paths()), 700U);
 }
 
 TEST_F(FileTest, ThisMachineAnswers) { EXPECT_GT(MemoryRoom().value(), 0U); }

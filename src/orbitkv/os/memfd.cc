@@ -2,18 +2,42 @@
 
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "orbitkv/os/file.h"
+
 namespace orbitkv::os {
 
-Result<UniqueFd> CreateMemfd(const char* name, std::uint64_t bytes) {
-  UniqueFd fd(::memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
+namespace {
+
+// log2 of the page size, in the bits that the kernel's MFD_HUGE_2MB has; the C library names only MFD_HUGETLB.
+constexpr unsigned kHuge2MiB = 21U << 26U;
+
+Result<UniqueFd> Create(const char* name, std::uint64_t bytes, unsigned flags) {
+  UniqueFd fd(::memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING | flags));
   if (!fd.valid()) return FailErrno("cannot create a memfd");
   if (::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) return FailErrno("cannot size a memfd", bytes);
   return fd;
+}
+
+}  // namespace
+
+Result<UniqueFd> CreateMemfd(const char* name, std::uint64_t bytes) { return Create(name, bytes, 0); }
+
+Result<UniqueFd> CreateHugeMemfd(const char* name, std::uint64_t bytes) {
+  auto fd = Create(name, bytes, MFD_HUGETLB | kHuge2MiB);
+  if (!fd) fd.error().code = Code::kUnsupported;
+  return fd;
+}
+
+std::uint64_t FreeHugePageBytes() {
+  const auto text = ReadFile("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages", 64);
+  if (!text) return 0;
+  return std::strtoull(text->c_str(), nullptr, 10) << 21U;
 }
 
 Status SealSize(int fd) {

@@ -12,6 +12,10 @@
 namespace orbitkv::os {
 
 Result<UniqueFd> CreateMemfd(const char* name, std::uint64_t bytes);
+// The same of reserved 2 MiB pages; bytes is a multiple of 2 MiB. kUnsupported on a kernel without them.
+Result<UniqueFd> CreateHugeMemfd(const char* name, std::uint64_t bytes);
+// Free reserved pages of 2 MiB, in bytes.
+std::uint64_t FreeHugePageBytes();
 // Forbids growing, shrinking and further seals. kIo on a file that cannot be sealed (a named tmpfs file).
 Status SealSize(int fd);
 // Whether growing and shrinking are forbidden; false for files that know no seals.

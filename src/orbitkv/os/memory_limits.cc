@@ -46,9 +46,17 @@ struct GroupNames {
 constexpr GroupNames kVersion2{"memory.max", "memory.current", "inactive_file "};
 constexpr GroupNames kVersion1{"memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file "};
 
-std::optional<std::uint64_t> RoomOf(const std::string& group, const GroupNames& names) {
+// What one group says: its limit, or the room below it.
+using GroupFact = std::optional<std::uint64_t> (*)(const std::string& group, const GroupNames& names);
+
+std::optional<std::uint64_t> LimitOf(const std::string& group, const GroupNames& names) {
   const auto limit = ReadNumber(group + "/" + names.limit);
-  if (!limit || *limit >= kUnlimited) return std::nullopt;
+  return limit && *limit < kUnlimited ? limit : std::nullopt;
+}
+
+std::optional<std::uint64_t> RoomOf(const std::string& group, const GroupNames& names) {
+  const auto limit = LimitOf(group, names);
+  if (!limit) return std::nullopt;
   std::uint64_t usage = ReadNumber(group + "/" + names.usage).value_or(0);
   if (const auto stat = ReadFile(group + "/memory.stat", kMaxFactBytes)) {
     usage -= std::min(usage, Field(*stat, names.droppable).value_or(0));
@@ -57,30 +65,37 @@ std::optional<std::uint64_t> RoomOf(const std::string& group, const GroupNames& 
 }
 
 // A container may see its own group as the root, under a path that does not exist here: then only the root counts.
-std::optional<std::uint64_t> SmallestUpTheTree(const std::string& root, std::string path, const GroupNames& names) {
+std::optional<std::uint64_t> SmallestUpTheTree(const std::string& root, std::string path, const GroupNames& names,
+                                               GroupFact fact) {
   std::optional<std::uint64_t> smallest;
   for (;;) {
-    if (const auto room = RoomOf(root + path, names)) smallest = std::min(smallest.value_or(*room), *room);
+    if (const auto value = fact(root + path, names)) smallest = std::min(smallest.value_or(*value), *value);
     if (path.empty()) return smallest;
     path.erase(path.rfind('/'));
   }
 }
 
-}  // namespace
-
-Result<std::uint64_t> AvailableMemory(const MemoryPaths& paths) {
+Result<std::uint64_t> MeminfoBytes(const MemoryPaths& paths, std::string_view key) {
   ORBITKV_ASSIGN_OR_RETURN(const std::string text, ReadFile(paths.meminfo, kMaxFactBytes));
-  const auto kib = Field(text, "MemAvailable:");
-  if (!kib) return Fail(Code::kInvalid, "the kernel does not say how much memory is available");
+  const auto kib = Field(text, key);
+  if (!kib) return Fail(Code::kInvalid, "the kernel does not say how much memory there is");
   return *kib * 1024U;
 }
 
-std::optional<std::uint64_t> CgroupRoom(const MemoryPaths& paths) {
+}  // namespace
+
+Result<std::uint64_t> AvailableMemory(const MemoryPaths& paths) { return MeminfoBytes(paths, "MemAvailable:"); }
+
+Result<std::uint64_t> TotalMemory(const MemoryPaths& paths) { return MeminfoBytes(paths, "MemTotal:"); }
+
+namespace {
+
+std::optional<std::uint64_t> SmallestOfOwnGroups(const MemoryPaths& paths, GroupFact fact) {
   const auto text = ReadFile(paths.own_cgroups, kMaxFactBytes);
   if (!text) return std::nullopt;
   std::optional<std::uint64_t> smallest;
-  const auto consider = [&smallest](std::optional<std::uint64_t> room) {
-    if (room) smallest = std::min(smallest.value_or(*room), *room);
+  const auto consider = [&smallest](std::optional<std::uint64_t> value) {
+    if (value) smallest = std::min(smallest.value_or(*value), *value);
   };
   for (std::size_t at = 0; at < text->size();) {
     const auto end = std::min(text->find('\n', at), text->size());
@@ -93,14 +108,20 @@ std::optional<std::uint64_t> CgroupRoom(const MemoryPaths& paths) {
     std::string path(line.substr(colon2 + 1));
     if (path == "/" || !path.starts_with('/')) path.clear();
     if (controllers.empty()) {
-      consider(SmallestUpTheTree(paths.cgroup_root, path, kVersion2));
-      consider(SmallestUpTheTree(paths.cgroup_root + "/unified", path, kVersion2));
+      consider(SmallestUpTheTree(paths.cgroup_root, path, kVersion2, fact));
+      consider(SmallestUpTheTree(paths.cgroup_root + "/unified", path, kVersion2, fact));
     } else if (("," + std::string(controllers) + ",").find(",memory,") != std::string::npos) {
-      consider(SmallestUpTheTree(paths.cgroup_root + "/memory", path, kVersion1));
+      consider(SmallestUpTheTree(paths.cgroup_root + "/memory", path, kVersion1, fact));
     }
   }
   return smallest;
 }
+
+}  // namespace
+
+std::optional<std::uint64_t> CgroupRoom(const MemoryPaths& paths) { return SmallestOfOwnGroups(paths, RoomOf); }
+
+std::optional<std::uint64_t> CgroupLimit(const MemoryPaths& paths) { return SmallestOfOwnGroups(paths, LimitOf); }
 
 Result<std::uint64_t> MemoryRoom(const MemoryPaths& paths) {
   ORBITKV_ASSIGN_OR_RETURN(const std::uint64_t available, AvailableMemory(paths));

@@ -23,7 +23,11 @@ struct MemoryPaths {
 Result<std::uint64_t> AvailableMemory(const MemoryPaths& paths = {});
 // The smallest room of any group up the tree; nullopt when none has a limit.
 std::optional<std::uint64_t> CgroupRoom(const MemoryPaths& paths = {});
-// The smaller of both.
+// The smallest limit up the tree, whatever is in use; nullopt when there is none.
+std::optional<std::uint64_t> CgroupLimit(const MemoryPaths& paths = {});
+// Memory of the machine, in use or not.
+Result<std::uint64_t> TotalMemory(const MemoryPaths& paths = {});
+// The smaller of AvailableMemory and CgroupRoom.
 Result<std::uint64_t> MemoryRoom(const MemoryPaths& paths = {});
 
 }  // namespace orbitkv::os
