@@ -1,0 +1,206 @@
+// The block cache: which KV blocks are in the pool, who may not lose them, and what goes when room is needed.
+//
+// A block is named by (namespace row, block hash) and has one component per (group, shard) of its namespace, each in a
+// slot of its own. Only a complete block (every component present, none suspect) is served. Blocks form the tree of
+// prompt prefixes; a block that others continue is not evicted before them. An entry without any slot stays while
+// others continue it or somebody has pinned it, so that the tree keeps its shape; it is never served.
+//
+// A slot's way: Reserve hands it to one writer (not in the index; several writers of one key have slots of their own),
+// Commit makes it the component's slot or frees it when another writer was first. Dropped bytes that a grant still
+// reads stay untouched until the last granted pin is gone (draining).
+//
+// Pins: *found* pins belong to leases; they keep a block until the LeaseRevoker gives leases up under pressure.
+// *Granted* pins belong to copies under way; nothing takes those blocks or moves their bytes.
+//
+// Owns: the index and its bookkeeping, sized at construction: no allocation and no rehash afterwards, except in
+// AddNamespace. The pool belongs to the caller and outlives the cache; its slots are allocated and freed only here.
+// Threads: one (the dispatcher). Never blocks; no clock: now_ns comes in with calls and never goes back.
+// Units: bytes and nanoseconds. Components are numbered in the order of the namespace's ComponentSpecs.
+// Errors: stated per call; a miss is an optional. A BlockRef whose block is gone is kStale (or false), never a crash;
+//         unpinning what is not pinned is a broken invariant of the caller.
+// Invariants: no slot belongs to two blocks; a granted block's slots are neither freed nor reused; a pinned entry keeps
+//             its ref; a child's depth is its parent's plus one.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "orbitkv/base/result.h"
+#include "orbitkv/base/units.h"
+#include "orbitkv/cache/eviction.h"
+#include "orbitkv/pool/pool.h"
+#include "orbitkv/state/state_key.h"
+
+namespace orbitkv::cache {
+
+struct CacheConfig {
+  std::uint32_t max_blocks = 0;  // entries of the index
+  std::uint32_t max_namespaces = 1024;
+  std::uint64_t hash_seed = 0;                         // random per Manager life, so that nobody can aim at one bucket
+  std::uint64_t incomplete_after_ns = 10'000'000'000;  // from the first commit of a block that lacks components
+  std::uint32_t max_revokes = 64;                      // leases given up for one reservation
+};
+
+// Names one entry while it exists. Value type; a ref that outlives its entry is recognised.
+struct BlockRef {
+  std::uint32_t index = 0xffffffffU;
+  std::uint32_t generation = 0;
+  auto operator<=>(const BlockRef&) const = default;
+  bool is_none() const { return index == 0xffffffffU; }
+};
+
+struct ComponentSpec {
+  std::uint32_t group = 0;
+  std::uint32_t shard = 0;
+  std::uint32_t slot_bytes = 0;  // pages and checksum list of one block
+};
+
+// Implemented by who keeps the leases.
+class LeaseRevoker {
+ public:
+  virtual ~LeaseRevoker() = default;
+  // Gives up one lease, the one that is missed least, by UnpinFound for each of its blocks. False when there is none.
+  // Called from within Reserve and Commit; may call nothing else of the cache.
+  virtual bool RevokeOne() = 0;
+};
+
+enum class ReserveStatus : std::uint8_t {
+  kHaveIt = 1,
+  kSlot = 2,
+  kNotNow = 3,  // nothing can be evicted, or the component is being verified
+};
+
+struct ReserveOutcome {
+  ReserveStatus status = ReserveStatus::kNotNow;
+  pool::Slot slot;  // with kSlot; slot.slot_bytes is the slot's size, at least the component's
+};
+
+struct CommitRequest {
+  NamespaceRow row;
+  state::BlockHash hash;
+  std::optional<state::BlockHash> parent;  // none at depth 0
+  std::uint32_t depth = 0;                 // blocks before it
+  std::uint32_t component = 0;
+  pool::SlotIndex slot;
+  std::uint64_t generation = 0;
+  std::uint64_t checksum = 0;
+  std::uint32_t prompt_tokens = 0;
+  std::uint32_t answer_tokens = 0;
+};
+
+enum class CommitOutcome : std::uint8_t {
+  kStored = 1,
+  kAlreadyThere = 2,  // another commit came first; this writer's slot is freed
+  kLost = 3,  // not stored: unknown slot or generation, a depth that contradicts the tree, or no room in the index
+};
+
+// Where a component's bytes are.
+struct PlanSlot {
+  pool::SlotIndex slot;
+  std::uint64_t offset = 0;
+  std::uint64_t generation = 0;
+  std::uint64_t checksum = 0;
+  std::uint32_t payload_bytes = 0;  // as in the ComponentSpec
+  std::uint32_t slab = 0;
+};
+
+enum class DropReason : std::uint8_t {
+  kChecksum,  // the bytes are wrong; counted against the slot, which is retired at the second time
+  kWithdrawn,
+};
+
+struct CacheCounters {
+  std::uint64_t hits = 0;     // blocks that MatchPrefix and Find returned
+  std::uint64_t misses = 0;   // look-ups that ended at a block that is not served
+  std::uint64_t inserts = 0;  // blocks that became complete
+  std::uint64_t commits = 0;  // components stored
+  std::uint64_t already_there = 0;
+  std::uint64_t lost_commits = 0;
+  std::uint64_t aborted = 0;          // reservations given back
+  std::uint64_t evictions = 0;        // blocks evicted
+  std::uint64_t reclaimed_slabs = 0;  // times that room of other slot sizes was taken
+  std::uint64_t incomplete = 0;       // blocks that lacked a component for too long
+  std::uint64_t dropped_corrupt = 0;  // components dropped because of record or payload
+  std::uint64_t dropped = 0;          // components dropped for any reason
+  std::uint64_t revoked = 0;          // leases given up
+  std::uint64_t not_now = 0;
+};
+
+struct CacheGauges {
+  std::uint64_t entries = 0;   // used entries of the index, with those that hold no slot
+  std::uint64_t complete = 0;  // blocks that are served
+  std::uint64_t reserved_slots = 0;
+  std::uint64_t found_pins = 0;
+  std::uint64_t granted_pins = 0;
+  std::uint64_t suspect = 0;
+  std::uint64_t draining = 0;  // slots
+};
+
+class BlockCache {
+ public:
+  using PolicyFactory = std::function<std::unique_ptr<EvictionPolicy>(std::uint32_t max_blocks)>;
+
+  // kInvalid for limits that do not fit together. Null: LRU.
+  static Result<std::unique_ptr<BlockCache>> Create(const CacheConfig& config, pool::Pool& pool,
+                                                    const PolicyFactory& policy = nullptr);
+  void SetLeaseRevoker(LeaseRevoker* revoker) { revoker_ = revoker; }
+
+  // row is at least 1 and at most max_namespaces. The same row again with equal specs changes nothing; with others,
+  // kRefused. kInvalid for a component that can never fit into the pool.
+  Status AddNamespace(NamespaceRow row, std::span<const ComponentSpec> components);
+
+  // ---- look-up ----
+  // The block when it is complete.
+  std::optional<BlockRef> Find(NamespaceRow row, const state::BlockHash& hash);
+  // Appends the longest run of complete blocks at the start of hashes to out and returns its length.
+  std::uint32_t MatchPrefix(NamespaceRow row, std::span<const state::BlockHash> hashes, std::vector<BlockRef>& out);
+  bool IsServed(BlockRef ref) const;                    // exists and is complete
+  std::uint64_t BytesOf(BlockRef ref) const;            // slot bytes of all components, present or not; 0 when stale
+  std::uint64_t BytesPerBlock(NamespaceRow row) const;  // 0 when unknown
+  std::uint32_t ComponentCount(NamespaceRow row) const;
+  // Marks blocks as used now; stale refs are skipped.
+  void Touch(std::span<const BlockRef> refs, std::uint64_t now_ns);
+
+  // ---- pins; each call counts one ----
+  bool PinFound(BlockRef ref);    // false when the block is not served
+  bool PinGranted(BlockRef ref);  // false when the block is not served
+  void UnpinFound(BlockRef ref);
+  void UnpinGranted(BlockRef ref);
+
+  // ---- publish ----
+  ReserveOutcome Reserve(NamespaceRow row, const state::BlockHash& hash, std::uint32_t component, std::uint64_t now_ns);
+  CommitOutcome Commit(const CommitRequest& request, std::uint64_t now_ns);
+  // kStale when the slot is not reserved under that generation (any more).
+  Status AbortReserved(pool::SlotIndex slot, std::uint64_t generation);
+  // The writer of a missing component is gone: the block is among the first victims from now on.
+  void WriterLost(NamespaceRow row, const state::BlockHash& hash);
+
+  // ---- restore ----
+  // kStale: no such block; kNotFound: the component is absent or suspect; kCorrupt: its record is damaged or names
+  // something else, and the component has been dropped.
+  Result<PlanSlot> Plan(BlockRef ref, std::uint32_t component);
+  // The same for a suspect component, for the verifier.
+  Result<PlanSlot> PlanSuspect(BlockRef ref, std::uint32_t component);
+  // A reader saw a mismatch: not served and not evicted until ClearSuspect or Drop. kNotFound when it is not present.
+  Status MarkSuspect(BlockRef ref, std::uint32_t component);
+  Status ClearSuspect(BlockRef ref, std::uint32_t component);
+  Status Drop(BlockRef ref, std::uint32_t component, DropReason reason);
+
+  // Finds blocks that stay incomplete. Cheap; call it with every timer.
+  void Tick(std::uint64_t now_ns);
+  // When Tick has something to do next; none when nothing waits.
+  std::optional<std::uint64_t> next_deadline_ns() const;
+
+  const CacheCounters& counters() const { return counters_; }
+  const CacheGauges& gauges() const { return gauges_; }
+  const pool::Pool& pool() const { return pool_; }
+
+ private:
+  static constexpr std::uint32_t kNone = 0xffffffffU;
+};
+
+}  // namespace orbitkv::cache
