@@ -1,0 +1,58 @@
+"""The test runner counts what ran, and says failed whenever it cannot tell."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+import run_tests
+from run_tests import Outcome, Step
+
+JUNIT = """<testsuite tests="4"><testcase name="a"/><testcase name="b"><failure message="no"/></testcase>
+<testcase name="c"><error/></testcase><testcase name="d"><skipped/></testcase></testsuite>"""
+
+
+class RunTests(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+        self.report = self.folder / "report.xml"
+
+    def judge(self, status: int, text: str | None) -> Outcome:
+        if text is not None:
+            self.report.write_text(text)
+        outcome = Outcome()
+        good = run_tests.judge(Step("s", [], self.report), status, outcome)
+        self.assertEqual(good, outcome.failed == 0)
+        return outcome
+
+    def test_counts(self):
+        outcome = self.judge(1, JUNIT)
+        self.assertEqual((outcome.passed, outcome.failed), (1, 2))
+        self.assertEqual(outcome.notes, ["s: 1 skipped"])
+
+    def test_no_test_ran(self):
+        for text in (None, "<testsuite/>", "damaged"):
+            self.assertEqual(self.judge(0, text).failed, 1)
+
+    def test_bad_status_with_good_counts(self):
+        self.assertEqual(self.judge(3, '<testsuite><testcase name="a"/></testsuite>').failed, 1)
+
+    def test_step_without_report(self):
+        outcome = Outcome()
+        self.assertTrue(run_tests.judge(Step("s", []), 0, outcome))
+        self.assertFalse(run_tests.judge(Step("s", []), 1, outcome))
+        self.assertEqual((outcome.passed, outcome.failed), (0, 1))
+
+    def test_run_step(self):
+        log = self.folder / "log"
+        self.assertEqual(run_tests.run_step(Step("s", [sys.executable, "-c", "print(6 * 7); exit(5)"]), log), 5)
+        self.assertEqual(run_tests.last_line(log), "42")
+        self.assertEqual(run_tests.run_step(Step("s", [str(self.folder / "nothing")]), log), 127)
+
+
+if __name__ == "__main__":
+    unittest.main()
