@@ -1,23 +1,21 @@
 #include "orbitkv/os/fork_guard.h"
 
 #include <atomic>
-#include <cstdint>
-#include <mutex>
 #include <pthread.h>
 
 namespace orbitkv::os {
 namespace {
 
-std::atomic<bool> forked{false};
-std::once_flag armed;
+std::atomic<std::uint32_t> generation{0};
+
+void CountFork() { generation.fetch_add(1, std::memory_order_relaxed); }
 
 }  // namespace
 
-void ArmForkGuard() {
-  std::call_once(armed,
-                 [] { ::pthread_atfork(nullptr, nullptr, [] { forked.store(true, std::memory_order_relaxed); }); });
+std::uint32_t ForkGeneration() {
+  static const int armed = ::pthread_atfork(nullptr, nullptr, CountFork);
+  static_cast<void>(armed);
+  return generation.load(std::memory_order_relaxed);
 }
-
-bool Forked() { return forked.load(std::memory_order_relaxed); }
 
 }  // namespace orbitkv::os

@@ -1,13 +1,22 @@
-// Tells a process that was forked from the one that called ForkGuard first, for the price of one load.
+// Tells a process that was forked from the one that made an object, for the price of one load.
 // Shared mappings are absent from a forked child and its threads do not exist, so calls on inherited objects are
-// refused. Threads: any. Blocks: no.
+// refused; objects that the child makes itself work. Threads: any. Blocks: no.
 #pragma once
+
+#include <cstdint>
 
 namespace orbitkv::os {
 
-// Call once before fork could happen; repeated calls do nothing.
-void ArmForkGuard();
-// True in a child of a process that had armed the guard.
-bool Forked();
+// Counts the forks between this process and the first one that asked.
+std::uint32_t ForkGeneration();
+
+class ForkGuard {
+ public:
+  ForkGuard() : generation_(ForkGeneration()) {}
+  bool InChild() const { return ForkGeneration() != generation_; }
+
+ private:
+  std::uint32_t generation_;
+};
 
 }  // namespace orbitkv::os

@@ -34,6 +34,7 @@ Mapping& Mapping::operator=(Mapping&& other) noexcept {
     Unmap();
     data_ = std::exchange(other.data_, nullptr);
     size_ = std::exchange(other.size_, 0);
+    guard_ = other.guard_;
   }
   return *this;
 }
@@ -53,7 +54,7 @@ Status Mapping::Populate(std::uint64_t offset, std::uint64_t bytes, Access acces
 }
 
 void Mapping::Unmap() {
-  if (data_ != nullptr) ::munmap(data_, size_);
+  if (data_ != nullptr && !guard_.InChild()) ::munmap(data_, size_);
   data_ = nullptr;
   size_ = 0;
 }

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "orbitkv/base/result.h"
+#include "orbitkv/os/fork_guard.h"
 
 namespace orbitkv::os {
 
@@ -24,7 +25,7 @@ class Mapping {
 
   Mapping() = default;
   Mapping(Mapping&& other) noexcept
-      : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+      : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)), guard_(other.guard_) {}
   Mapping& operator=(Mapping&& other) noexcept;
   Mapping(const Mapping&) = delete;
   Mapping& operator=(const Mapping&) = delete;
@@ -43,6 +44,7 @@ class Mapping {
   Mapping(std::byte* data, std::uint64_t size) : data_(data), size_(size) {}
   std::byte* data_ = nullptr;
   std::uint64_t size_ = 0;
+  ForkGuard guard_;
 };
 
 }  // namespace orbitkv::os

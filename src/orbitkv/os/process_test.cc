@@ -73,7 +73,9 @@ TEST(UnixSocket, DeadlinesAndClosedPeers) {
   EXPECT_EQ(ReceiveAll(a.get(), buffer, nullptr, MonotonicNs() + 1'000'000).error().code, Code::kTimedOut);
   const std::vector<std::byte> large(16U << 20U);
   EXPECT_EQ(SendAll(a.get(), large, {}, MonotonicNs() + 1'000'000).error().code, Code::kTimedOut);
+  EXPECT_FALSE(HungUp(b.get()));
   a.reset();
+  EXPECT_TRUE(HungUp(b.get()));
   std::vector<std::byte> rest(32U << 20U);
   EXPECT_EQ(ReceiveAll(b.get(), rest, nullptr, kNoDeadline).error().code, Code::kUnavailable);
   EXPECT_EQ(SendAll(b.get(), large, {}, kNoDeadline).error().code, Code::kUnavailable);
@@ -86,14 +88,15 @@ TEST(UnixSocket, RefusesALongPathAndAFileInTheWay) {
   std::filesystem::remove_all(directory);
 }
 
-TEST(ForkGuard, KnowsTheChild) {
-  ArmForkGuard();
-  EXPECT_FALSE(Forked());
+TEST(ForkGuard, RefusesInheritedObjectsOnly) {
+  const ForkGuard inherited;
+  EXPECT_FALSE(inherited.InChild());
   const pid_t child = ::fork();
-  if (child == 0) ::_exit(Forked() ? 0 : 1);
+  if (child == 0) ::_exit(inherited.InChild() && !ForkGuard().InChild() ? 0 : 1);
   int status = 0;
   ::waitpid(child, &status, 0);
   EXPECT_EQ(status, 0);
+  EXPECT_FALSE(inherited.InChild());
 }
 
 TEST(SignalFd, TakesASignal) {

@@ -192,6 +192,11 @@ Status ReceiveAll(int socket, std::span<std::byte> out, std::vector<UniqueFd>* f
 
 bool WaitReadable(int fd, std::uint64_t deadline_ns) { return WaitFor(fd, POLLIN, deadline_ns); }
 
+bool HungUp(int socket) {
+  pollfd entry = {.fd = socket, .events = POLLRDHUP, .revents = 0};
+  return ::poll(&entry, 1, 0) == 1;
+}
+
 void ShutdownSocket(int socket) { ::shutdown(socket, SHUT_RDWR); }
 
 }  // namespace orbitkv::os

@@ -46,6 +46,8 @@ Result<std::optional<std::size_t>> ReceiveSome(int socket, std::span<std::byte> 
 Status ReceiveAll(int socket, std::span<std::byte> out, std::vector<UniqueFd>* fds, std::uint64_t deadline_ns);
 // Waits until a descriptor is readable; false at the deadline.
 bool WaitReadable(int fd, std::uint64_t deadline_ns);
+// Whether the peer closed its end; unread bytes may still be there.
+bool HungUp(int socket);
 // Ends both directions without closing the descriptor, so that a thread that waits on it wakes up.
 void ShutdownSocket(int socket);
 
