@@ -1,0 +1,111 @@
+#include "orbitkv/copy/host_engine.h"
+
+#include <thread>
+
+#include "orbitkv/copy/conformance.h"
+
+namespace orbitkv::copy {
+namespace {
+
+class HostHarness final : public EngineHarness {
+ public:
+  HostHarness(std::uint32_t threads, std::uint32_t max_jobs) {
+    HostEngineOptions options;
+    options.threads = threads;
+    options.max_jobs = max_jobs;
+    engine_ = HostCopyEngine::Create(options).value();
+  }
+  CopyEngine& engine() override { return *engine_; }
+
+ private:
+  std::unique_ptr<HostCopyEngine> engine_;
+};
+
+EngineCase HostCase(std::string name, std::uint32_t threads) {
+  return {std::move(name),
+          [threads](std::uint32_t max_jobs) { return std::make_unique<HostHarness>(threads, max_jobs); }};
+}
+
+INSTANTIATE_TEST_SUITE_P(Host, CopyEngineConformance,
+                         testing::Values(HostCase("one_thread", 1), HostCase("two_threads", 2)), EngineCaseName);
+
+class HostEngine : public CopyEngineConformance {};
+INSTANTIATE_TEST_SUITE_P(Host, HostEngine, testing::Values(HostCase("two_threads", 2)), EngineCaseName);
+
+// One worker is held in the first layer's event. The other one must copy the rest of that job before it may take the
+// next job; when that one is done, all bytes of the first are there, although its holder has not moved.
+TEST_P(HostEngine, TwoWorkersShareOneJob) {
+  Start();
+  TestMemory source(kShape, 1);
+  TestMemory target(kShape, 2);
+  TestMemory other(kShape, 3);
+  std::promise<void> other_done;
+  CopyJob job = PublishedRestore(source, target);
+  bool shared = false;
+  job.on_layer = [&](JobId, std::uint32_t layer) {
+    if (layer != 0) return;
+    if (other_done.get_future().wait_for(std::chrono::minutes(1)) != std::future_status::ready) return;
+    shared = true;
+    for (std::uint32_t block = 0; block < kShape.blocks; ++block) shared = shared && SameBlock(source, target, block);
+  };
+  CopyJob next = Job(Direction::kPublish, other, other);
+  next.on_done = [&](JobId, const JobResult&) { other_done.set_value(); };
+  ASSERT_TRUE(engine().Submit(std::move(job)));
+  ASSERT_TRUE(engine().Submit(std::move(next)));
+  ASSERT_TRUE(engine().Drain(TestDeadline()));
+  EXPECT_TRUE(shared);
+}
+
+TEST_P(HostEngine, ASmallRestoreIsCopiedByTheCaller) {
+  Start();
+  const auto copied_by_caller = [&](std::uint64_t page_bytes) {
+    TestMemory source({1, page_bytes, 2}, 1);
+    TestMemory target({1, page_bytes, 2}, 2);
+    CopyJob job = PublishedRestore(source, target);
+    std::thread::id where;
+    job.on_done = [&](JobId, const JobResult&) { where = std::this_thread::get_id(); };
+    const JobId id = engine().Submit(std::move(job)).value();
+    EXPECT_EQ(engine().Wait(id, TestDeadline()).value(), JobState::kDrainedOk);
+    return where == std::this_thread::get_id();
+  };
+  EXPECT_TRUE(copied_by_caller(128 * 1024));
+  EXPECT_FALSE(copied_by_caller(128 * 1024 + 1));
+}
+
+TEST(HostEngineOptions, RefusesWhatCannotWork) {
+  HostEngineOptions options;
+  options.threads = 0;
+  EXPECT_EQ(HostCopyEngine::Create(options).error().code, Code::kInvalid);
+  options.threads = 1;
+  options.max_jobs = 0;
+  EXPECT_EQ(HostCopyEngine::Create(options).error().code, Code::kInvalid);
+}
+
+TEST(JobTable, FinishedJobsAreForgottenInTheEnd) {
+  JobTable table(1);
+  const JobId first = table.Admit().value();
+  const auto finish = [&](JobId id) {
+    JobResult result;
+    result.state = JobState::kDrainedOk;
+    table.Finish(id, std::move(result));
+  };
+  finish(first);
+  for (int i = 0; i < 4096; ++i) finish(table.Admit().value());
+  EXPECT_EQ(table.Poll(first).value(), JobState::kDrainedOk);
+  for (int i = 0; i < 4096; ++i) finish(table.Admit().value());
+  EXPECT_EQ(table.Poll(first).error().code, Code::kStale);
+}
+
+TEST(JobTable, ALongJobKeepsItsEntry) {
+  JobTable table(2);
+  const JobId held = table.Admit().value();
+  for (int i = 0; i < 10'000; ++i) {
+    JobResult result;
+    result.state = JobState::kDrainedOk;
+    table.Finish(table.Admit().value(), std::move(result));
+  }
+  EXPECT_EQ(table.Poll(held).value(), JobState::kPending);
+}
+
+}  // namespace
+}  // namespace orbitkv::copy
