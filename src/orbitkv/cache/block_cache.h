@@ -76,16 +76,16 @@ enum class ReserveStatus : std::uint8_t {
 
 struct ReserveOutcome {
   ReserveStatus status = ReserveStatus::kNotNow;
-  pool::Slot slot;  // with kSlot; slot.slot_bytes is the slot's size, at least the component's
+  pool::Slot slot{};  // with kSlot; slot.slot_bytes is the slot's size, at least the component's
 };
 
 struct CommitRequest {
-  NamespaceRow row;
-  state::BlockHash hash;
-  std::optional<state::BlockHash> parent;  // none at depth 0
-  std::uint32_t depth = 0;                 // blocks before it
+  NamespaceRow row{};
+  state::BlockHash hash{};
+  std::optional<state::BlockHash> parent{};  // none at depth 0
+  std::uint32_t depth = 0;                   // blocks before it
   std::uint32_t component = 0;
-  pool::SlotIndex slot;
+  pool::SlotIndex slot{};
   std::uint64_t generation = 0;
   std::uint64_t checksum = 0;
   std::uint32_t prompt_tokens = 0;
@@ -100,7 +100,7 @@ enum class CommitOutcome : std::uint8_t {
 
 // Where a component's bytes are.
 struct PlanSlot {
-  pool::SlotIndex slot;
+  pool::SlotIndex slot{};
   std::uint64_t offset = 0;
   std::uint64_t generation = 0;
   std::uint64_t checksum = 0;

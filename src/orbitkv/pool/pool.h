@@ -45,8 +45,8 @@ struct PoolConfig {
 };
 
 struct Slot {
-  SlotIndex index;
-  SlabId slab;
+  SlotIndex index{};
+  SlabId slab{};
   std::uint64_t offset = 0;
   std::uint64_t generation = 0;
   std::uint32_t slot_bytes = 0;
@@ -54,9 +54,9 @@ struct Slot {
 
 // What a sealed slot holds.
 struct SlotIdentity {
-  NamespaceRow row;
-  state::BlockHash hash;
-  state::BlockHash parent;
+  NamespaceRow row{};
+  state::BlockHash hash{};
+  state::BlockHash parent{};
   std::uint32_t group = 0;
   std::uint32_t shard = 0;
   std::uint32_t depth = 0;
@@ -116,7 +116,7 @@ class Pool {
   std::optional<Window> WindowAt(SlotIndex slot, std::uint64_t payload_bytes) const;
   std::optional<Window> NextWindow(std::uint64_t payload_bytes);
   // Slots of the window's slabs that are not free, in order of their offset. fn(SlotIndex) -> bool, false stops;
-  // returns whether all were visited. fn changes no slot.
+  // returns whether all were visited. fn may free slots.
   template <typename Fn>
   bool ForEachSlot(Window window, Fn&& fn) const {
     for (std::uint32_t slab = FirstSlabIn(window); slab != kNone; slab = NextSlabIn(window, slab)) {
@@ -134,7 +134,7 @@ class Pool {
   // Units of a full slab of this slot size; 0 when not even one slot fits into the pool.
   std::uint32_t SlabUnits(std::uint64_t slot_bytes) const;
   std::uint32_t max_slots() const { return config_.max_slots; }
-  PoolGauges gauges() const;
+  const PoolGauges& gauges() const { return gauges_; }
   std::vector<ClassGauges> class_gauges() const;  // for status; allocates
 
  private:
@@ -195,6 +195,8 @@ class Pool {
   std::uint64_t next_generation_;
   std::uint64_t space_epoch_ = 1;
   std::uint32_t vacant_units_ = 0;  // usable units in no slab or in a slab without a used slot
+  std::uint32_t slab_count_ = 0;
+  std::uint32_t no_vacant_below_ = 0;  // every unit below is in a slab with a used slot
   std::uint32_t hand_ = 0;
   std::uint32_t unassigned_ = kNone;  // records of no slab
   std::uint32_t unassigned_count_ = 0;

@@ -28,8 +28,8 @@ enum class SlotState : std::uint32_t {
 };
 
 struct SlotRecord {
-  state::BlockHash hash;
-  state::BlockHash parent;  // zero at depth 0
+  state::BlockHash hash{};
+  state::BlockHash parent{};  // zero at depth 0
   std::uint32_t namespace_row = 0;
   std::uint32_t group = 0;
   std::uint32_t shard = 0;
