@@ -1,0 +1,129 @@
+"""Brings the native client up in the background, once the weights are identified.
+
+Until then, and whenever the Manager is away, there is no client or it is not up, and the engine runs without cache.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import orbitkv
+from orbitkv.vllm import compat, identity
+from orbitkv.vllm.options import Options
+
+logger = logging.getLogger("orbitkv.vllm")
+
+
+@dataclass(frozen=True)
+class Part:
+    """Which process of the engine this is."""
+
+    role: str  # "scheduler" or "worker"
+    rank: int
+    ranks: compat.Ranks
+    name: str
+
+
+Prepare = Callable[[orbitkv.Client], None]
+
+
+class Link:
+    """Owns the client of one process. Threads: `client` may be read from any; the rest belongs to the owner."""
+
+    def __init__(
+        self,
+        vllm_config: Any,
+        group: compat.Group,
+        options: Options,
+        part: Part,
+        representation: identity.Fields | None = None,
+        prepare: Prepare | None = None,
+    ) -> None:
+        self._vllm_config = vllm_config
+        self._group = group
+        self._options = options
+        self._part = part
+        self._representation = representation
+        self._prepare = prepare
+        self._lock = threading.Lock()
+        self._client: orbitkv.Client | None = None
+        self._closed = False
+        self._cancel = orbitkv.CancelToken()
+        self._thread = threading.Thread(target=self._run, name="orbitkv-link", daemon=True)
+
+    def start(self) -> None:
+        if self._options.require_manager:
+            self._bring_up()
+            client = self._client
+            if client is None or not client.wait_up(self._options.require_manager_timeout_s):
+                raise orbitkv.UnavailableError(
+                    f"no Cache Manager at {self._options.bootstrap_socket}: start orbitkv-manager, or leave out "
+                    "orbitkv.require_manager to serve without it"
+                )
+            return
+        self._thread.start()
+
+    @property
+    def client(self) -> orbitkv.Client | None:
+        return self._client
+
+    def close(self, timeout_s: float = 5.0) -> None:
+        """Idempotent. Ends the background work, then the client, which drains its copies."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            client, self._client = self._client, None
+        self._cancel.cancel()
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
+        if client is not None:
+            client.close(timeout_s)
+
+    def _run(self) -> None:
+        try:
+            self._bring_up()
+        except Exception as error:
+            if not self._closed:
+                logger.warning("OrbitKV stays off in this engine: %s", error)
+
+    def _bring_up(self) -> None:
+        weights = orbitkv.identify_weights(
+            compat.model_folder(self._vllm_config),
+            load_format=compat.load_format(self._vllm_config),
+            model_id=self._options.model_id,
+            cancel=self._cancel,
+        )
+        fields = identity.computation_fields(self._vllm_config, self._group, weights)
+        logger.info("OrbitKV identity (%s): %s", self._part.name, identity.describe(fields))
+        representation = b""
+        if self._representation is not None:
+            representation = orbitkv.representation_digest(self._representation)
+        client = orbitkv.Client(
+            orbitkv.ClientOptions(
+                socket=self._options.bootstrap_socket,
+                instance=str(self._vllm_config.kv_transfer_config.engine_id),
+                role=self._part.role,
+                rank=self._part.rank,
+                world_size=self._part.ranks.world_size,
+                shard=self._part.ranks.shard_of(self._part.rank),
+                shard_count=self._part.ranks.shard_count,
+                computation_digest=orbitkv.computation_digest(fields),
+                representation_digest=representation,
+                name=self._part.name,
+                copy_threads=self._options.copy_threads,
+                stores=self._options.stores,
+                read_only=not self._options.saves,
+            )
+        )
+        if self._prepare is not None:
+            self._prepare(client)
+        with self._lock:
+            if not self._closed:
+                self._client = client
+                return
+        client.close(0.0)

@@ -1,0 +1,59 @@
+"""What scheduler and workers tell each other through vLLM, once per step. Everything here is pickled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from orbitkv.vllm.compat import KVConnectorMetadata, KVConnectorWorkerMetadata
+
+
+@dataclass
+class Load:
+    """Blocks of one request to restore under a grant. Grant 0: the grant could not be asked for, the load fails."""
+
+    req_id: str
+    grant: int
+    incarnation: bytes
+    hashes: bytes  # concatenated, in prefix order
+    block_ids: list[int]
+
+
+@dataclass
+class Save:
+    """One run of consecutive complete blocks of one request to publish."""
+
+    job: int
+    first_depth: int
+    parent: bytes
+    hashes: bytes
+    block_ids: list[int]
+    prompt_tokens: int
+    answer_tokens: int
+
+
+@dataclass
+class Metadata(KVConnectorMetadata):  # type: ignore[misc]
+    loads: list[Load] = field(default_factory=list)
+    saves: list[Save] = field(default_factory=list)
+    taken_jobs: list[int] = field(default_factory=list)  # saves whose blocks this step gives to someone else
+
+
+@dataclass
+class SaveReport:
+    """How one save ended on one rank. `incarnation` is empty when it reached no Manager."""
+
+    incarnation: bytes
+    stored: list[bool]  # per block: readable in the Manager now
+
+
+@dataclass
+class WorkerMetadata(KVConnectorWorkerMetadata):  # type: ignore[misc]
+    saves: dict[int, list[SaveReport]] = field(default_factory=dict)  # by job, one report per rank
+    failed_hashes: set[bytes] = field(default_factory=set)  # keys that could not be restored
+
+    def aggregate(self, other: KVConnectorWorkerMetadata) -> WorkerMetadata:
+        assert isinstance(other, WorkerMetadata)
+        saves = {job: list(reports) for job, reports in self.saves.items()}
+        for job, reports in other.saves.items():
+            saves.setdefault(job, []).extend(reports)
+        return WorkerMetadata(saves, self.failed_hashes | other.failed_hashes)

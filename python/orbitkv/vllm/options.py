@@ -1,0 +1,87 @@
+"""The ``orbitkv.*`` keys of vLLM's ``kv_connector_extra_config``, checked once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+PREFIX = "orbitkv."
+MODES = ("read_write", "save_only", "restore_only")
+STORES = ("auto", "ordinary", "nontemporal")
+
+
+class OptionError(ValueError):
+    """A key or value that OrbitKV does not accept; the message names the remedy."""
+
+
+def default_socket() -> str:
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+    return (runtime if runtime.startswith("/") else "/run") + "/orbitkv/manager.sock"
+
+
+@dataclass(frozen=True)
+class Options:
+    bootstrap_socket: str = ""  # where the Manager listens; empty: the user's default place
+    mode: str = "read_write"  # read_write, save_only or restore_only
+    load_with_fail_policy: bool = False  # offer hits although a failed load would fail the request
+    require_manager: bool = False  # do not start without a Manager
+    require_manager_timeout_s: float = 30.0
+    model_id: str = ""  # names the weights instead of their content
+    lookup_wait_us: int = 200  # one scheduler call waits at most this long
+    lookup_limit_ms: int = 50  # without a first answer by then there is no hit
+    fence_timeout_s: float = 10.0  # a running copy that does not end in this time fails the step
+    copy_threads: int = 0  # 0: chosen by the client
+    stores: str = "auto"  # how bytes are written into the engine's pages
+
+    @property
+    def saves(self) -> bool:
+        return self.mode != "restore_only"
+
+    @property
+    def loads(self) -> bool:
+        return self.mode != "save_only"
+
+
+_FIELDS = Options.__dataclass_fields__
+KNOWN_KEYS = tuple(sorted(PREFIX + name for name in _FIELDS))
+
+
+def _convert(key: str, value: Any, default: Any) -> Any:
+    wanted = type(default)
+    if wanted is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if not isinstance(value, wanted) or (wanted is int and isinstance(value, bool)):
+        raise OptionError(f"{key} must be of type {wanted.__name__}, not {type(value).__name__} ({value!r})")
+    return value
+
+
+def _check(options: Options) -> None:
+    if options.mode not in MODES:
+        raise OptionError(f"{PREFIX}mode must be one of {', '.join(MODES)}, not {options.mode!r}")
+    if options.stores not in STORES:
+        raise OptionError(f"{PREFIX}stores must be one of {', '.join(STORES)}, not {options.stores!r}")
+    if not options.bootstrap_socket.startswith("/"):
+        raise OptionError(f"{PREFIX}bootstrap_socket must be an absolute path, not {options.bootstrap_socket!r}")
+    for name in ("require_manager_timeout_s", "lookup_wait_us", "lookup_limit_ms", "fence_timeout_s", "copy_threads"):
+        if getattr(options, name) < 0:
+            raise OptionError(f"{PREFIX}{name} must not be negative")
+
+
+def parse(extra_config: Mapping[str, Any]) -> Options:
+    """Keys of other owners (without our prefix) are left alone, unless they are ours with the prefix forgotten."""
+    values: dict[str, Any] = {}
+    for key, value in extra_config.items():
+        if not key.startswith(PREFIX):
+            if key in _FIELDS:
+                raise OptionError(f"option {key!r} needs the prefix: {PREFIX}{key}")
+            continue
+        name = key[len(PREFIX) :]
+        if name not in _FIELDS:
+            raise OptionError(f"unknown option {key!r}; known are: {', '.join(KNOWN_KEYS)}")
+        values[name] = _convert(key, value, _FIELDS[name].default)
+    values["bootstrap_socket"] = values.get("bootstrap_socket") or default_socket()
+    options = Options(**values)
+    _check(options)
+    return options

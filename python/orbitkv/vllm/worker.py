@@ -1,0 +1,231 @@
+"""A worker's side: starts restores and saves of its own shard and reports how they ended. The native client copies.
+
+Threads: vLLM's worker thread only. Nothing here waits, except for a running copy out of pages that the step is about
+to give to someone else.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+import orbitkv
+from orbitkv.vllm import compat, identity
+from orbitkv.vllm.link import Link, Part
+from orbitkv.vllm.messages import Load, Metadata, Save, SaveReport, WorkerMetadata
+from orbitkv.vllm.options import Options
+
+logger = logging.getLogger("orbitkv.vllm")
+
+# Outcomes of a block in a completion.
+STORED, ALREADY_THERE, RESTORED = 1, 2, 4
+
+
+@dataclass
+class RunningSave:
+    save: Save
+    incarnation: bytes
+
+
+class FenceTimeoutError(RuntimeError):
+    """A copy still reads pages that the engine must reuse. The step fails rather than let it read other data."""
+
+
+class WorkerSide:
+    def __init__(
+        self,
+        vllm_config: Any,
+        kv_cache_config: Any,
+        options: Options,
+        group: compat.Group,
+        ranks: compat.Ranks,
+        hash_bytes: int,
+    ) -> None:
+        self._vllm_config = vllm_config
+        self._kv_cache_config = kv_cache_config
+        self._options = options
+        self._group = group
+        self._ranks = ranks
+        self._hash_bytes = hash_bytes
+        self._link: Link | None = None
+        self._layers: list[compat.LayerPages] = []
+        self._rank = 0
+        self._loads: dict[int, Load] = {}  # by the client's job
+        self._saves: dict[int, RunningSave] = {}  # by the client's job
+        self._client_job: dict[int, int] = {}  # the scheduler's save job -> the client's
+        self._finished: set[str] = set()
+        self._bad_blocks: set[int] = set()
+        self._report = WorkerMetadata()
+
+    # ---- start and stop ---------------------------------------------------------------------------------------------
+
+    def register(self, kv_caches: dict[str, Any]) -> None:
+        layers, page_format = compat.collect_pages(kv_caches, self._kv_cache_config, self._group)
+        self._layers = layers
+        self._rank = compat.rank_of_this_worker(self._vllm_config)
+        names = list(self._kv_cache_config.kv_cache_groups[0].layer_names)
+        representation = identity.representation_fields(self._vllm_config, self._group, names, page_format, len(layers))
+        logger.info("OrbitKV pages (rank %d): %s", self._rank, identity.describe(representation))
+        part = Part("worker", self._rank, self._ranks, f"vllm worker {self._rank}")
+        self._link = Link(self._vllm_config, self._group, self._options, part, representation, self._register_layout)
+        self._link.start()
+
+    def _register_layout(self, client: orbitkv.Client) -> None:
+        client.register_layout(
+            [
+                orbitkv.Layer(
+                    address=pages.address,
+                    block_stride_bytes=pages.block_stride,
+                    page_bytes=pages.page_bytes,
+                    block_count=pages.block_count,
+                    keepalive=pages.tensor,
+                )
+                for pages in self._layers
+            ],
+            block_tokens=self._group.block_tokens,
+        )
+
+    def shutdown(self) -> None:
+        if self._link is not None:
+            self._link.close()
+
+    @property
+    def _client(self) -> orbitkv.Client | None:
+        return self._link.client if self._link is not None else None
+
+    def _hashes(self, data: bytes) -> orbitkv.BlockHashes:
+        return orbitkv.BlockHashes(data, self._hash_bytes)
+
+    # ---- fences -----------------------------------------------------------------------------------------------------
+
+    def fence(self, metadata: Metadata) -> None:
+        """Saves whose blocks this step reuses: a queued one is dropped, a running one is waited for."""
+        jobs = [self._client_job[job] for job in metadata.taken_jobs if job in self._client_job]
+        client = self._client
+        if not jobs or client is None:
+            return
+        running = [job for job in jobs if not client.cancel_publish(job)]
+        for job in jobs:
+            if job not in running:
+                self._end_save(job, None)
+        if running and not client.wait_sources_free(running, self._options.fence_timeout_s):
+            raise FenceTimeoutError(
+                f"OrbitKV: {len(running)} saves still read KV pages after {self._options.fence_timeout_s} s "
+                "(orbitkv.fence_timeout_s); the engine must not reuse them"
+            )
+
+    # ---- loads ------------------------------------------------------------------------------------------------------
+
+    def start_loads(self, metadata: Metadata) -> None:
+        for load in metadata.loads:
+            job = self._start_load(load)
+            if job is None:
+                self._end_load(load, set(range(len(load.block_ids))), failed_keys=False)
+            else:
+                self._loads[job] = load
+
+    def _start_load(self, load: Load) -> int | None:
+        client = self._client
+        if client is None or load.grant == 0:
+            return None
+        try:
+            return client.restore(load.grant, self._hashes(load.hashes), load.block_ids, incarnation=load.incarnation)
+        except orbitkv.Error as error:
+            logger.warning("OrbitKV: a restore could not start, its tokens are computed: %s", error)
+            return None
+
+    def _end_load(self, load: Load, bad: set[int], failed_keys: bool) -> None:
+        """Reports the request back to vLLM, with the blocks that it has to compute.
+
+        Keys are remembered as failed only when their bytes were wrong or gone, not when the Manager was away.
+        """
+        self._finished.add(load.req_id)
+        self._bad_blocks |= {load.block_ids[index] for index in bad}
+        if failed_keys:
+            size = self._hash_bytes
+            self._report.failed_hashes |= {load.hashes[index * size : (index + 1) * size] for index in bad}
+
+    # ---- saves ------------------------------------------------------------------------------------------------------
+
+    def start_saves(self, metadata: Metadata) -> None:
+        for save in metadata.saves:
+            client_job = self._start_save(save)
+            if client_job is None:
+                self._report.saves.setdefault(save.job, []).append(SaveReport(b"", [False] * len(save.block_ids)))
+
+    def _start_save(self, save: Save) -> int | None:
+        client = self._client
+        if client is None:
+            return None
+        incarnation = client.incarnation
+        if not self._ranks.writes(self._rank):
+            # Another rank of this shard writes; this one only agrees.
+            self._report.saves.setdefault(save.job, []).append(SaveReport(incarnation, [True] * len(save.block_ids)))
+            return 0
+        try:
+            job = client.publish(
+                self._hashes(save.hashes),
+                save.block_ids,
+                first_depth=save.first_depth,
+                parent=save.parent,
+                prompt_tokens=save.prompt_tokens,
+                answer_tokens=save.answer_tokens,
+            )
+        except orbitkv.Error as error:
+            logger.warning("OrbitKV: blocks were not saved: %s", error)
+            return None
+        if job is not None:
+            self._saves[job] = RunningSave(save, incarnation)
+            self._client_job[save.job] = job
+        return job
+
+    def _end_save(self, job: int, outcomes: bytes | None) -> None:
+        running = self._saves.pop(job, None)
+        if running is None:
+            return
+        self._client_job.pop(running.save.job, None)
+        count = len(running.save.block_ids)
+        client = self._client
+        incarnation = client.incarnation if client is not None else b""
+        stored = [False] * count
+        if outcomes is not None:
+            stored = [outcome in (STORED, ALREADY_THERE) for outcome in outcomes]
+        if incarnation != running.incarnation:
+            incarnation, stored = b"", [False] * count
+        self._report.saves.setdefault(running.save.job, []).append(SaveReport(incarnation, stored))
+
+    # ---- results ----------------------------------------------------------------------------------------------------
+
+    def poll(self) -> None:
+        client = self._client
+        if client is None:
+            return
+        for completion in client.poll():
+            if completion.kind == "publish":
+                self._end_save(completion.job, bytes(completion.outcomes))
+                continue
+            load = self._loads.pop(completion.job, None)
+            if load is None:
+                continue
+            outcomes = bytes(completion.outcomes)
+            if completion.ok:
+                bad: set[int] = set()
+            elif len(outcomes) == len(load.block_ids):
+                bad = {index for index, outcome in enumerate(outcomes) if outcome != RESTORED}
+            else:
+                bad = set(range(len(load.block_ids)))
+            self._end_load(load, bad, failed_keys=client.state == "up")
+
+    def take_finished_loads(self) -> set[str]:
+        self.poll()
+        finished, self._finished = self._finished, set()
+        return finished
+
+    def take_bad_blocks(self) -> set[int]:
+        bad, self._bad_blocks = self._bad_blocks, set()
+        return bad
+
+    def take_report(self) -> WorkerMetadata | None:
+        report, self._report = self._report, WorkerMetadata()
+        return report if report.saves or report.failed_hashes else None
