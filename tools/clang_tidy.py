@@ -39,7 +39,7 @@ def headers(path: Path) -> frozenset[Path]:
     pending = [path]
     while pending:
         for name in INCLUDE.findall(content(pending.pop()).decode(errors="replace")):
-            for base in (ROOT / "src", ROOT, BUILD / "src", BUILD):
+            for base in (ROOT / "src", ROOT, BUILD / "generated"):
                 header = base / name
                 if header.is_file() and header not in found:
                     found.add(header)

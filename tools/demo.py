@@ -1,6 +1,6 @@
 """The main job on a real model: an engine is killed, starts again and gets its prompts back from OrbitKV.
 
-Run by `./dev demo`. Writes out/demo.json and prints a table; exit status 1 when any text differs or nothing was restored.
+Run by `./dev demo`. Writes out/demo.json and prints a table; exit status 1 when a text differs or nothing was restored.
 """
 
 from __future__ import annotations

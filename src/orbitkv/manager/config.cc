@@ -6,13 +6,14 @@
 #include <fmt/format.h>
 #include <limits>
 #include <memory>
-#include <unistd.h>
 #include <utility>
 
 #include <CLI/CLI.hpp>
 #include <toml++/toml.h>
 
 #include "orbitkv/manager/version.h"
+
+extern char** environ;
 
 namespace orbitkv::manager {
 namespace {
