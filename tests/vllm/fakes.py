@@ -1,0 +1,175 @@
+"""Small stand-ins for the native client and for what vLLM hands to a connector. No engine, no Manager."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+
+
+BLOCK = 4
+HASH_BYTES = 32
+
+
+def block_hash(name, index):
+    return f"{name}:{index}".encode().ljust(HASH_BYTES, b".")
+
+
+class FakeHashes:
+    """Stands in for orbitkv.BlockHashes, which does not give its bytes back."""
+
+    def __init__(self, data, hash_bytes=HASH_BYTES):
+        self.hash_bytes = hash_bytes
+        self.items = (
+            list(data)
+            if isinstance(data, list)
+            else [data[i : i + hash_bytes] for i in range(0, len(data), hash_bytes)]
+        )
+
+    def __len__(self):
+        return len(self.items)
+
+    def __getitem__(self, part):
+        return FakeHashes(self.items[part], self.hash_bytes)
+
+    def extend(self, items):
+        self.items += items
+
+
+def hash_list(hashes):
+    return list(hashes.items)
+
+
+def request(req_id, tokens, *, name=None, prompt=None, **extra):
+    return SimpleNamespace(
+        request_id=req_id,
+        num_tokens=tokens,
+        num_prompt_tokens=prompt if prompt is not None else tokens,
+        block_hashes=[block_hash(name or req_id, i) for i in range(tokens // BLOCK)],
+        lora_request=extra.get("lora"),
+        mm_features=extra.get("mm", []),
+        prompt_embeds=None,
+        skip_reading_prefix_cache=extra.get("skip", False),
+    )
+
+
+def blocks(ids):
+    return SimpleNamespace(get_block_ids=lambda: (list(ids),))
+
+
+def step(new=(), cached=(), tables=None):
+    """One SchedulerOutput. new: (id, table, computed, scheduled); cached: (id, ids, computed, scheduled, resumed)."""
+    scheduled = {n[0]: n[3] for n in new} | {c[0]: c[3] for c in cached}
+    all_tables = {n[0]: n[1] for n in new} | (tables or {})
+    return SimpleNamespace(
+        scheduled_new_reqs=[
+            SimpleNamespace(req_id=n[0], block_ids=(list(n[1]),), num_computed_tokens=n[2]) for n in new
+        ],
+        scheduled_cached_reqs=SimpleNamespace(
+            req_ids=[c[0] for c in cached],
+            new_block_ids=[None if c[1] is None else (list(c[1]),) for c in cached],
+            num_computed_tokens=[c[2] for c in cached],
+            resumed_req_ids={c[0] for c in cached if c[4]},
+        ),
+        num_scheduled_tokens=scheduled,
+        kv_connector_block_state=SimpleNamespace(
+            get_block_ids=lambda req_id: (list(all_tables[req_id]),) if req_id in scheduled else None
+        ),
+    )
+
+
+def report(meta=None, finished=(), invalid=()):
+    return SimpleNamespace(
+        kv_connector_worker_meta=meta, finished_recving=set(finished), invalid_block_ids=set(invalid)
+    )
+
+
+@dataclass
+class FakeClient:
+    """Answers from a set of hashes. `silent` questions are never answered."""
+
+    present: set = field(default_factory=set)
+    state: str = "up"
+    incarnation: bytes = b"one".ljust(16, b".")
+    silent: bool = False
+    grants_refused: bool = False
+    log: list = field(default_factory=list)
+    completions: list = field(default_factory=list)
+    queued: set = field(default_factory=set)  # publish jobs that a cancel still reaches
+    sources_free: bool = True
+    queue_full: bool = False
+    next_id: int = 100
+
+    def _id(self):
+        self.next_id += 1
+        return self.next_id
+
+    def named(self, name):
+        return [entry[1:] for entry in self.log if entry[0] == name]
+
+    # scheduler
+    def query(self, request_id, hashes, *, prefix_blocks=0, attempt=0, wait_s=0.0):
+        self.log.append(("query", request_id, len(hashes), prefix_blocks, wait_s))
+        if self.state != "up":
+            return SimpleNamespace(found_blocks=0, lease=0, reason="down")
+        if self.silent:
+            return None
+        found = 0
+        for item in hash_list(hashes)[prefix_blocks:]:
+            if item not in self.present:
+                break
+            found += 1
+        return SimpleNamespace(found_blocks=found, lease=self._id() if found else 0, reason="")
+
+    def cancel_query(self, request_id):
+        self.log.append(("cancel_query", request_id))
+
+    def begin_restore(self, lease, count, ranks=(0,)):
+        grant = 0 if self.grants_refused else self._id()
+        self.log.append(("begin", lease, count, tuple(ranks), grant))
+        return grant
+
+    def release_lease(self, lease):
+        self.log.append(("release_lease", lease))
+
+    def release_grant(self, grant):
+        self.log.append(("release_grant", grant))
+
+    # worker
+    def restore(self, grant, hashes, block_ids, *, incarnation=b"", tag=0):
+        job = self._id()
+        self.log.append(("restore", grant, hash_list(hashes), list(block_ids), incarnation, job))
+        return job
+
+    def publish(self, hashes, block_ids, *, first_depth=0, parent=b"", prompt_tokens=0, answer_tokens=0, tag=0):
+        if self.queue_full:
+            return None
+        job = self._id()
+        self.log.append(("publish", hash_list(hashes), list(block_ids), first_depth, parent, job))
+        return job
+
+    def cancel_publish(self, job):
+        self.log.append(("cancel_publish", job))
+        return job in self.queued
+
+    def wait_sources_free(self, jobs, timeout_s):
+        self.log.append(("wait", tuple(jobs)))
+        return self.sources_free
+
+    def poll(self):
+        done, self.completions = self.completions, []
+        return done
+
+    def complete(self, job, kind, outcomes):
+        ok = all(outcome in (1, 2, 4) for outcome in outcomes)
+        self.completions.append(
+            SimpleNamespace(job=job, kind=kind, tag=0, ok=ok, outcomes=bytes(outcomes), bytes=0, error="")
+        )
+
+
+class FakeLink:
+    def __init__(self, client):
+        self.client = client
+        self.closed = 0
+
+    def close(self):
+        self.closed += 1

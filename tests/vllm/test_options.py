@@ -1,0 +1,41 @@
+import pytest
+
+from orbitkv.vllm.options import OptionError, default_socket, parse
+
+
+def test_defaults_and_values():
+    options = parse({})
+    assert options.bootstrap_socket == default_socket()
+    assert (options.saves, options.loads) == (True, True)
+    options = parse({"orbitkv.bootstrap_socket": "/run/x.sock", "orbitkv.mode": "save_only", "other.key": 1})
+    assert (options.bootstrap_socket, options.saves, options.loads) == ("/run/x.sock", True, False)
+    assert parse({"orbitkv.mode": "restore_only"}).saves is False
+    assert parse({"orbitkv.fence_timeout_s": 3}).fence_timeout_s == 3.0
+
+
+def test_the_socket_follows_the_users_runtime_folder(monkeypatch):
+    monkeypatch.setenv("XDG_RUNTIME_DIR", "/run/user/7")
+    assert default_socket() == "/run/user/7/orbitkv/manager.sock"
+    monkeypatch.setenv("XDG_RUNTIME_DIR", "")
+    assert default_socket() == "/run/orbitkv/manager.sock"
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"orbitkv.mod": "x"}, "orbitkv.mode"),
+        ({"orbitkv.mode": "both"}, "read_write, save_only, restore_only"),
+        ({"orbitkv.mode": 3}, "type str"),
+        ({"orbitkv.lookup_wait_us": "200"}, "type int"),
+        ({"orbitkv.lookup_wait_us": True}, "type int"),
+        ({"orbitkv.lookup_wait_us": -1}, "negative"),
+        ({"orbitkv.require_manager": "yes"}, "type bool"),
+        ({"orbitkv.stores": "fast"}, "nontemporal"),
+        ({"orbitkv.bootstrap_socket": "run/x"}, "absolute"),
+        ({"mode": "save_only"}, "orbitkv.mode"),
+    ],
+)
+def test_mistakes_name_the_remedy(config, message):
+    with pytest.raises(OptionError, match=message) as caught:
+        parse(config)
+    assert "\n" not in str(caught.value)
