@@ -62,6 +62,13 @@ Result<std::uint64_t> FileBytes(int fd) {
   return static_cast<std::uint64_t>(info.st_size);
 }
 
+Result<std::uint64_t> AllocatedBytes(int fd) {
+  struct stat info = {};
+  if (::fstat(fd, &info) != 0) return FailErrno("cannot read how much memory a file has");
+  constexpr std::uint64_t kBlockBytes = 512;  // the unit of st_blocks, whatever the file system
+  return static_cast<std::uint64_t>(info.st_blocks) * kBlockBytes;
+}
+
 namespace {
 
 Status Allocate(int fd, int mode, std::uint64_t offset, std::uint64_t bytes, const char* text) {

@@ -21,6 +21,8 @@ Status SealSize(int fd);
 // Whether growing and shrinking are forbidden; false for files that know no seals.
 Result<bool> HasSizeSeals(int fd);
 Result<std::uint64_t> FileBytes(int fd);
+// How much memory lies behind the file by now: what was reserved or touched.
+Result<std::uint64_t> AllocatedBytes(int fd);
 // Allocates the memory behind a range, so that touching it later cannot fail; charged to the caller's memory cgroup.
 Status Reserve(int fd, std::uint64_t offset, std::uint64_t bytes);
 // Gives the memory behind a range back; it reads as zeros afterwards.

@@ -67,7 +67,9 @@ TEST(Memfd, SealedSizeCannotChange) {
 TEST(Memfd, ReserveAllocatesAndDiscardGivesBack) {
   const UniqueFd fd = CreateMemfd("test", kBytes).value();
   ASSERT_TRUE(SealSize(fd.get()));
+  EXPECT_EQ(AllocatedBytes(fd.get()).value(), 0U);
   ASSERT_TRUE(Reserve(fd.get(), 0, kBytes / 2));
+  EXPECT_EQ(AllocatedBytes(fd.get()).value(), kBytes / 2);
   const Mapping mapping = Mapping::Map(fd.get(), kBytes, Access::kReadWrite).value();
   mapping.data()[5] = std::byte{9};
   ASSERT_TRUE(Discard(fd.get(), 0, kBytes / 2));
