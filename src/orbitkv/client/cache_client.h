@@ -1,0 +1,93 @@
+// What an engine process links: look-ups, restores and saves against the Manager of this host.
+//
+// A scheduler asks which leading blocks of a request are cached (Query), begins a restore of the blocks it takes
+// (BeginRestore: posted, the grant id travels in the engine's own metadata) and gives back what it does not use. A
+// worker registers its pages once, restores granted blocks into them and publishes finished ones; both are jobs on
+// background threads whose completions are polled.
+//
+// Nothing here waits for the Manager beyond the deadlines of ClientOptions: without a Manager look-ups find nothing,
+// restores fail, saves are dropped, and a Manager that comes back is picked up again.
+//
+// Owns: threads, sessions, the mapping of the pool. The engine owns its pages and keeps them until Stop has returned.
+// Threads: every call from any thread. Blocks: Query, WaitUp, WaitSourcesFree for as long as the caller says; Restore
+//          for small jobs, a bounded time; Stop until copies in flight have ended.
+// Units: nanoseconds, bytes, blocks counted from the start of the request.
+// Errors: kInvalid for arguments that the options or the layout do not allow, kBusy for a full queue, kCancelled after
+//         Stop, kRefused after fork (every call; nothing of the parent's client is touched).
+// Invariant: every accepted job gives exactly one completion; leases, grants and reservations that this client gives up
+//            are told to the Manager until it acknowledges them or its life ends.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "orbitkv/base/result.h"
+#include "orbitkv/base/units.h"
+#include "orbitkv/client/layout.h"
+#include "orbitkv/client/options.h"
+#include "orbitkv/client/publisher.h"
+#include "orbitkv/client/restorer.h"
+#include "orbitkv/client/types.h"
+#include "orbitkv/copy/engine.h"
+
+namespace orbitkv::client {
+
+class CacheClient {
+ public:
+  // engine: what copies; null: host threads as the options say.
+  static Result<std::unique_ptr<CacheClient>> Create(const ClientOptions& options,
+                                                     std::unique_ptr<copy::CopyEngine> engine = nullptr);
+  // Stops. In a forked child it forgets the parent's client without touching it.
+  ~CacheClient();
+  CacheClient(const CacheClient&) = delete;
+  CacheClient& operator=(const CacheClient&) = delete;
+
+  // Starts the threads and returns at once; the Manager may come later.
+  Status Start();
+  // Drops queued jobs, finishes copies, ends the sessions. Completions can still be polled. Idempotent.
+  void Stop();
+
+  State state() const;
+  std::optional<Incarnation> incarnation() const;
+  // True when connected and registered as far as that is possible by now.
+  Result<bool> WaitUp(std::uint64_t deadline_ns);
+  const ClientOptions& options() const;
+
+  // Once, by clients that move bytes; the same layout again is fine, another one kRefused.
+  Status RegisterLayout(Layout layout);
+
+  // ---- scheduler
+  // Empty: not answered within wait_ns; ask again with the same request id.
+  Result<std::optional<Answer>> Ask(const Query& query, std::uint64_t wait_ns);
+  Status CancelQuery(std::string_view request_id);
+  // Posted, not awaited. None when it could not be posted; the lease then ends by itself.
+  Result<GrantId> BeginRestore(LeaseHandle lease, std::uint32_t blocks, std::span<const std::uint32_t> ranks);
+  Status ReleaseLease(LeaseHandle lease);
+  Status ReleaseGrant(GrantId grant);
+
+  // ---- worker
+  Result<JobId> Restore(const RestoreRequest& request);
+  Result<JobId> Publish(const PublishRequest& request);
+  // True: no page of the job was read and none will be.
+  Result<bool> CancelPublish(JobId job);
+  // True when none of the jobs reads its pages any more; queued ones are dropped for it.
+  Result<bool> WaitSourcesFree(std::span<const JobId> jobs, std::uint64_t deadline_ns);
+
+  // ---- completions
+  Result<std::vector<Completion>> Poll();
+  // Readable while a completion waits. Owned by the client.
+  int completion_fd() const;
+  std::vector<std::pair<const char*, std::uint64_t>> counters() const;
+
+ private:
+  struct Parts;
+  explicit CacheClient(std::unique_ptr<Parts> parts);
+  std::unique_ptr<Parts> parts_;
+};
+
+}  // namespace orbitkv::client

@@ -1,0 +1,351 @@
+#include "orbitkv/client/link.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "orbitkv/base/check.h"
+#include "orbitkv/base/log.h"
+#include "orbitkv/client/time_point.h"
+#include "orbitkv/os/clock.h"
+
+namespace orbitkv::client {
+namespace {
+
+constexpr char kTag[] = "client";
+constexpr std::uint64_t kNsPerMs = 1'000'000;
+constexpr std::uint64_t kWakeTag = 0;
+constexpr std::uint64_t kHangupTag = 1;
+constexpr std::uint64_t kIdleNs = 1000 * kNsPerMs;          // between two looks at how far the pool has grown
+constexpr std::uint64_t kPendingNs = 50 * kNsPerMs;         // between two looks at answers that nobody waits for
+constexpr std::uint64_t kSuspectNs = 10 * kNsPerMs;         // between two looks for the answer to a ping
+constexpr std::uint64_t kGoodbyeNs = 200 * kNsPerMs;        // for an orderly end
+constexpr std::uint64_t kRefusedPauseNs = 1000 * kNsPerMs;  // before a refused registration is tried again
+
+}  // namespace
+
+void LifePin::Reset() {
+  if (link_ != nullptr) link_->Unpin();
+  link_ = nullptr;
+  life_ = nullptr;
+}
+
+Status Link::Start() {
+  ORBITKV_ASSIGN_OR_RETURN(epoll_, os::Epoll::Create());
+  ORBITKV_ASSIGN_OR_RETURN(wake_, os::EventFd::Create());
+  ORBITKV_TRY(epoll_.Add(wake_.fd(), EPOLLIN, kWakeTag));
+  return thread_.Start("orbitkv-link", [this] { Run(); });
+}
+
+void Link::Stop() {
+  stopping_.store(true, std::memory_order_release);
+  if (wake_.valid()) wake_.Signal();
+  thread_.Join();
+}
+
+std::optional<Incarnation> Link::incarnation() const {
+  const MutexLock lock(mutex_);
+  if (life_ == nullptr) return std::nullopt;
+  return life_->incarnation();
+}
+
+LifePin Link::Pin() {
+  const MutexLock lock(mutex_);
+  if (life_ == nullptr) return {};
+  ++pins_;
+  return {this, life_};
+}
+
+void Link::Unpin() {
+  const MutexLock lock(mutex_);
+  ORBITKV_CHECK(pins_ > 0);
+  if (--pins_ == 0 && life_ == nullptr) changed_.NotifyAll();
+}
+
+bool Link::WaitUp(std::uint64_t deadline_ns) {
+  const MutexLock lock(mutex_);
+  for (;;) {
+    if (life_ != nullptr && state() == State::kUp && (registered_ || !CanRegister())) return true;
+    if (stopping() || os::MonotonicNs() >= deadline_ns) return false;
+    changed_.WaitUntil(mutex_, TimePoint(deadline_ns));
+  }
+}
+
+void Link::SetShape(const state::GroupShape& shape) {
+  {
+    const MutexLock lock(mutex_);
+    shape_ = shape;
+  }
+  Nudge();
+}
+
+std::optional<Registered> Link::registered() const {
+  const MutexLock lock(mutex_);
+  return registered_;
+}
+
+void Link::SetState(State state) {
+  {
+    const MutexLock lock(mutex_);
+    state_.store(state, std::memory_order_release);
+    changed_.NotifyAll();
+  }
+  for (const auto& listener : listeners_) listener();
+}
+
+void Link::ReportMissedDeadline() {
+  State up = State::kUp;
+  if (!state_.compare_exchange_strong(up, State::kSuspect)) return;
+  Count(counters_.suspicions);
+  log::Warning(kTag, "the Manager missed a deadline name={}; asking nothing until it answers", options_.name);
+  for (const auto& listener : listeners_) listener();
+  Nudge();
+}
+
+Result<channel::Answer> Link::Ask(channel::ClientSession& session, channel::Request request) const {
+  request.deadline_ns = os::DeadlineAfter(options_.call_deadline_ms * kNsPerMs);
+  ORBITKV_ASSIGN_OR_RETURN(channel::Answer answer, session.Call(request));
+  if (answer.ok()) return answer;
+  return Fail(wire::CodeOf(answer.status).value_or(Code::kInvalid), "the Manager did not do what was asked",
+              static_cast<std::uint64_t>(request.command));
+}
+
+channel::ConnectOptions Link::SessionOptions(Life* life, wire::Purpose purpose, std::string* message) {
+  channel::ConnectOptions connect;
+  connect.socket_path = options_.socket_path;
+  connect.purpose = purpose;
+  connect.name = options_.name;
+  connect.deadline_ns = os::DeadlineAfter(options_.connect_deadline_ms * kNsPerMs);
+  connect.spin_ns = options_.spin_us * 1000;
+  connect.late_answer = [this, life, purpose](const channel::LateAnswer& late) { HandleLate(*life, purpose, late); };
+  connect.message = message;
+  return connect;
+}
+
+void Link::HandleLate(Life& life, wire::Purpose purpose, const channel::LateAnswer& late) {
+  Count(counters_.late_answers);
+  if (purpose == wire::Purpose::kControl) {
+    if (late_answer_) late_answer_(life, late);
+    return;
+  }
+  if (late.command != wire::Command::kPublishReserve || late.answer->scalar0 == 0) return;
+  // Only the session that reserved may abort, and while its handler runs it exists.
+  if (channel::ClientSession* const session = life.publish()) {
+    (void)session->PostNeverLost(wire::Command::kPublishAbort, late.answer->scalar0, 0);
+  }
+}
+
+Result<channel::ClientSession*> Link::OpenPublish(const LifePin& life) {
+  if (channel::ClientSession* const open = life->publish()) return open;
+  std::optional<state::GroupShape> shape;
+  {
+    const MutexLock lock(mutex_);
+    shape = shape_;
+  }
+  std::string message;
+  ORBITKV_ASSIGN_OR_RETURN(std::unique_ptr<channel::ClientSession> session,
+                           channel::ClientSession::Connect(SessionOptions(&*life, wire::Purpose::kPublish, &message)));
+  if (session->incarnation() != life->incarnation()) return Fail(Code::kStale, "the Manager has changed meanwhile");
+  const std::uint64_t deadline = os::DeadlineAfter(options_.call_deadline_ms * kNsPerMs);
+  const auto registered = Register(*session, options_, shape, deadline, &message);
+  if (!registered) {
+    log::Warning(kTag, "cannot register the publish session: {}",
+                 message.empty() ? ToString(registered.error()) : message);
+    return std::unexpected(registered.error());
+  }
+  return life->SetPublish(std::move(session));
+}
+
+void Link::SayOnce(const std::string& why) {
+  if (why == said_) return;
+  said_ = why;
+  log::Warning(kTag, "no Manager name={} socket={} reason=\"{}\"; serving without cache, trying again", options_.name,
+               options_.socket_path, why);
+}
+
+Result<std::unique_ptr<Life>> Link::Connect() {
+  auto life = std::make_unique<Life>(++lives_);
+  std::string message;
+  auto session = channel::ClientSession::Connect(SessionOptions(life.get(), wire::Purpose::kControl, &message));
+  if (!session) {
+    SayOnce(message.empty() ? session.error().text : message);
+    return std::unexpected(session.error());
+  }
+  life->SetControl(std::move(*session));
+  if (options_.moves_bytes()) {
+    const channel::ClientSession& control = life->control();
+    auto pool = PoolMap::Open(control.pool_fd(), {control.pool_bytes(), control.pool_named(), options_.read_only});
+    if (!pool) {
+      SayOnce(pool.error().text);
+      return std::unexpected(pool.error());
+    }
+    life->SetPool(std::move(*pool));
+  }
+  return life;
+}
+
+void Link::Run() {
+  std::uint64_t pause = options_.min_backoff_ms * kNsPerMs;
+  while (!stopping()) {
+    auto connected = Connect();
+    if (!connected) {
+      const std::uint64_t until = os::DeadlineAfter(pause);
+      pause = std::min(2 * pause, options_.max_backoff_ms * kNsPerMs);
+      while (!stopping() && os::MonotonicNs() < until) WaitForEvent(until);
+      continue;
+    }
+    pause = options_.min_backoff_ms * kNsPerMs;
+    Life& life = **connected;
+    Count(counters_.connects);
+    log::Info(kTag, "connected name={} manager_pid={} pool_bytes={}", options_.name, life.control().manager_pid(),
+              life.control().pool_bytes());
+    said_.clear();
+    ReportDrained(life);
+    {
+      const MutexLock lock(mutex_);
+      life_ = &life;
+    }
+    SetState(State::kUp);
+    Serve(life);
+    TearDown(std::move(*connected));
+  }
+  SetState(State::kDown);
+}
+
+void Link::Serve(Life& life) {
+  if (!epoll_.Add(life.control().hangup_fd(), EPOLLRDHUP, kHangupTag)) return;
+  std::uint64_t register_at = 0;
+  std::uint64_t populate_at = options_.populate_pool && life.pool() != nullptr ? 0 : os::kNoDeadline;
+  while (!stopping() && !life.control().hung_up()) {
+    std::uint64_t now = os::MonotonicNs();
+    if (now >= register_at) TryRegister(life, &register_at);
+    if (now >= populate_at) {
+      const std::uint64_t bytes = life.pool()->PopulateNext();
+      Count(counters_.populated_bytes, bytes);
+      now = os::MonotonicNs();
+      populate_at = bytes > 0 ? now : now + kIdleNs;
+    }
+    std::uint64_t next = std::min({now + kIdleNs, register_at, populate_at});
+    channel::ClientSession* const publish = life.publish();
+    if (life.control().pending() > 0 || (publish != nullptr && publish->pending() > 0)) {
+      life.control().Pump();
+      if (publish != nullptr) publish->Pump();
+      next = std::min(next, now + kPendingNs);
+    }
+    if (state() == State::kSuspect) {
+      CheckSuspect(life);
+      next = std::min(next, now + kSuspectNs);
+    }
+    WaitForEvent(next);
+  }
+  if (!life.control().hung_up()) SayGoodbye(life);
+  epoll_.Remove(life.control().hangup_fd());
+}
+
+void Link::TryRegister(Life& life, std::uint64_t* next_ns) {
+  std::optional<state::GroupShape> shape;
+  {
+    const MutexLock lock(mutex_);
+    // SetShape wakes the thread, so looking again at every wake-up is soon enough.
+    if (!CanRegister() || registered_) return;
+    shape = shape_;
+  }
+  std::string message;
+  const auto registered =
+      Register(life.control(), options_, shape, os::DeadlineAfter(options_.call_deadline_ms * kNsPerMs), &message);
+  if (registered) {
+    Count(counters_.registrations);
+    const MutexLock lock(mutex_);
+    registered_ = *registered;
+    changed_.NotifyAll();
+    return;
+  }
+  *next_ns = os::DeadlineAfter(kRefusedPauseNs);
+  if (registered.error().code == Code::kTimedOut) {
+    ReportMissedDeadline();
+  } else if (registered.error().code == Code::kRefused) {
+    Count(counters_.registrations_refused);
+    if (message != said_) {
+      log::Warning(kTag, "registration refused name={}: {}", options_.name, message);
+      said_ = message;
+    }
+  }
+}
+
+void Link::CheckSuspect(Life& life) {
+  channel::ClientSession& session = life.control();
+  if (!ping_) {
+    const auto posted = session.Post({.command = wire::Command::kPing, .deadline_ns = os::kNoDeadline});
+    if (posted) ping_ = *posted;
+  }
+  if (!ping_) {
+    session.Pump();
+    return;
+  }
+  const auto answer = session.TryTake(*ping_);
+  if (answer && !*answer) return;
+  ping_.reset();
+  if (!answer) return;
+  log::Info(kTag, "the Manager answers again name={}", options_.name);
+  SetState(State::kUp);
+}
+
+void Link::ReportDrained(Life& life) {
+  std::erase_if(old_sessions_, [&](const OldSession& old) {
+    const auto sent = SessionDrained(life.control(), old.token, old.incarnation,
+                                     os::DeadlineAfter(options_.call_deadline_ms * kNsPerMs));
+    // A Manager that does not know the session refuses: then nothing of it is left there.
+    return sent || sent.error().code == Code::kRefused;
+  });
+}
+
+void Link::SayGoodbye(Life& life) {
+  const std::uint64_t deadline = os::DeadlineAfter(kGoodbyeNs);
+  channel::ClientSession* const publish = life.publish();
+  for (channel::ClientSession* const session : {publish, &life.control()}) {
+    if (session == nullptr || state() != State::kUp) continue;
+    session->Pump();
+    while (session->unacknowledged() > 0 && !session->hung_up() && os::MonotonicNs() < deadline) {
+      // A ping behind the never-lost commands is answered after them.
+      (void)session->Call({.command = wire::Command::kPing, .deadline_ns = deadline});
+    }
+    (void)Unregister(*session, deadline);
+  }
+}
+
+void Link::TearDown(std::unique_ptr<Life> life) {
+  if (!stopping()) {
+    Count(counters_.losses);
+    SayOnce("the Manager went away");
+  }
+  // New pins end first, then every wait, then the copies; the pool goes after the last of them.
+  {
+    const MutexLock lock(mutex_);
+    life_ = nullptr;
+    registered_.reset();
+  }
+  life->MarkLost();
+  ping_.reset();
+  SetState(State::kDown);
+  {
+    const MutexLock lock(mutex_);
+    while (pins_ > 0) changed_.Wait(mutex_);
+  }
+  old_sessions_.push_back({life->control().token(), life->incarnation()});
+  if (channel::ClientSession* const publish = life->publish()) {
+    old_sessions_.push_back({publish->token(), publish->incarnation()});
+  }
+  // Bounded: a Manager that comes back many times without taking the report has long ended the oldest ones.
+  constexpr std::size_t kMostOldSessions = 64;
+  if (old_sessions_.size() > kMostOldSessions) {
+    old_sessions_.erase(old_sessions_.begin(), old_sessions_.end() - kMostOldSessions);
+  }
+}
+
+void Link::WaitForEvent(std::uint64_t deadline_ns) {
+  std::array<os::Epoll::Event, 2> events;
+  const auto count = epoll_.Wait(events, deadline_ns);
+  if (count && *count > 0) wake_.Drain();
+}
+
+}  // namespace orbitkv::client

@@ -1,0 +1,64 @@
+#include "orbitkv/client/pool_map.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "orbitkv/os/memfd.h"
+
+namespace orbitkv::client {
+namespace {
+
+constexpr std::uint64_t kSlotAlignment = 64;
+constexpr std::uint64_t kPageBytes = 4096;
+
+}  // namespace
+
+Result<std::unique_ptr<PoolMap>> PoolMap::Open(int fd, const PoolDescription& description) {
+  ORBITKV_ASSIGN_OR_RETURN(const std::uint64_t bytes, os::FileBytes(fd));
+  if (bytes != description.bytes || bytes == 0) {
+    return Fail(Code::kRefused, "the pool's size differs from what the Manager says", bytes, description.bytes);
+  }
+  if (!description.named) {
+    ORBITKV_ASSIGN_OR_RETURN(const bool sealed, os::HasSizeSeals(fd));
+    if (!sealed) return Fail(Code::kRefused, "the pool is not sealed against resizing");
+  }
+  os::UniqueFd own;
+  if (description.read_only) {
+    ORBITKV_ASSIGN_OR_RETURN(own, os::ReopenReadOnly(fd));
+  }
+  const os::Access access = description.read_only ? os::Access::kRead : os::Access::kReadWrite;
+  ORBITKV_ASSIGN_OR_RETURN(os::Mapping mapping, os::Mapping::Map(own.valid() ? own.get() : fd, bytes, access));
+  return std::unique_ptr<PoolMap>(new PoolMap(fd, description, std::move(mapping), std::move(own)));
+}
+
+Result<std::byte*> PoolMap::Slot(std::uint64_t offset, std::uint64_t bytes) const {
+  if (bytes == 0 || bytes > mapping_.size() || offset > mapping_.size() - bytes || offset % kSlotAlignment != 0) {
+    return Fail(Code::kInvalid, "the Manager named a range outside the pool", offset, bytes);
+  }
+  return mapping_.data() + offset;
+}
+
+std::uint64_t PoolMap::PopulateNext() {
+  const auto allocated = os::AllocatedBytes(fd_);
+  if (!allocated) return 0;
+  const std::uint64_t begin = populated_.load(std::memory_order_relaxed);
+  const std::uint64_t end = std::min({*allocated / kPageBytes * kPageBytes, begin + kPieceBytes, mapping_.size()});
+  if (end <= begin) return 0;
+  if (!mapping_.Populate(begin, end - begin, access())) {
+    // An old kernel: pages are faulted in by the copies. Nothing is left to do here.
+    populated_.store(mapping_.size(), std::memory_order_relaxed);
+    return 0;
+  }
+  populated_.store(end, std::memory_order_relaxed);
+  return end - begin;
+}
+
+void PoolMap::EnsurePopulated(std::uint64_t offset, std::uint64_t bytes) {
+  if (offset + bytes <= populated_.load(std::memory_order_relaxed)) return;
+  const std::uint64_t begin = offset / kPageBytes * kPageBytes;
+  const std::uint64_t end = std::min((offset + bytes + kPageBytes - 1) / kPageBytes * kPageBytes, mapping_.size());
+  // Only a hint: without it the copy itself faults the pages in.
+  (void)mapping_.Populate(begin, end - begin, access());
+}
+
+}  // namespace orbitkv::client

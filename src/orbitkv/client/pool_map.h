@@ -1,0 +1,56 @@
+// The Manager's pool as this process sees it: checked, mapped, faulted in piece by piece, and every range that the
+// Manager names is checked against it before a byte moves.
+// Owns: the mapping; unmapped by the destructor, after the last copy.
+// Threads: Slot and EnsurePopulated any; PopulateNext one. Blocks: PopulateNext and EnsurePopulated, for the kernel.
+// Units: bytes. The Manager reserves the pool's memory from offset 0 upwards; only memory that is already there is
+//        faulted in, because a hole would be charged to this process and could run into its limit.
+// Errors: kRefused for a file that is not the pool the Manager described (size, seals); kInvalid for a range outside.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "orbitkv/base/result.h"
+#include "orbitkv/os/mapping.h"
+#include "orbitkv/os/unique_fd.h"
+
+namespace orbitkv::client {
+
+struct PoolDescription {
+  std::uint64_t bytes = 0;
+  bool named = false;      // a named file cannot be sealed
+  bool read_only = false;  // how to map it
+};
+
+class PoolMap {
+ public:
+  static constexpr std::uint64_t kPieceBytes = 16ULL << 20U;
+
+  // The descriptor stays the caller's and must stay open while the map is populated.
+  static Result<std::unique_ptr<PoolMap>> Open(int fd, const PoolDescription& description);
+
+  std::uint64_t size() const { return mapping_.size(); }
+  bool read_only() const { return description_.read_only; }
+  // Where a slot lies; slots start at multiples of 64 bytes.
+  Result<std::byte*> Slot(std::uint64_t offset, std::uint64_t bytes) const;
+  // Faults the next piece in; the bytes done, 0 when everything that the Manager has reserved so far is in.
+  std::uint64_t PopulateNext();
+  // Faults a range in, if the background has not come to it yet.
+  void EnsurePopulated(std::uint64_t offset, std::uint64_t bytes);
+
+ private:
+  PoolMap(int fd, const PoolDescription& description, os::Mapping mapping, os::UniqueFd own)
+      : fd_(fd), description_(description), mapping_(std::move(mapping)), own_(std::move(own)) {}
+
+  os::Access access() const { return description_.read_only ? os::Access::kRead : os::Access::kReadWrite; }
+
+  const int fd_;
+  const PoolDescription description_;
+  os::Mapping mapping_;
+  os::UniqueFd own_;  // the descriptor that was reopened for reading only
+  std::atomic<std::uint64_t> populated_{0};
+};
+
+}  // namespace orbitkv::client

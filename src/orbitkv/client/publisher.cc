@@ -1,0 +1,350 @@
+#include "orbitkv/client/publisher.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "orbitkv/client/time_point.h"
+#include "orbitkv/os/clock.h"
+
+namespace orbitkv::client {
+namespace {
+
+constexpr std::uint64_t kNsPerMs = 1'000'000;
+// One reservation: enough to keep the copy threads busy, small enough to leave the session's budget to others.
+constexpr std::uint64_t kPieceBytes = 64ULL << 20U;
+constexpr std::size_t kPieceBlocks = 512;
+
+}  // namespace
+
+Status Publisher::Start() {
+  return thread_.Start("orbitkv-save", [this] { Run(); });
+}
+
+void Publisher::Stop() {
+  {
+    const MutexLock lock(mutex_);
+    stopping_ = true;
+    for (auto it = jobs_.begin(); it != jobs_.end();) {
+      const auto next = std::next(it);
+      it->second->cancelled = true;
+      if (it->second->stage == Stage::kQueued) Finish(it->first, "the client was closed");
+      it = next;
+    }
+    work_.NotifyAll();
+    sources_.NotifyAll();
+  }
+  thread_.Join();
+}
+
+Result<JobId> Publisher::Submit(const Layout& layout, const PublishRequest& request) {
+  ORBITKV_TRY(layout.CheckBlocks(request.hashes, request.block_ids));
+  const MutexLock lock(mutex_);
+  if (stopping_) return Fail(Code::kCancelled, "the client is closed");
+  if (jobs_.size() >= options_.max_queued_saves) {
+    Count(counters_.publish_jobs_refused);
+    return Fail(Code::kBusy, "too many saves are waiting; this one is dropped", jobs_.size());
+  }
+  auto id = completions_.Admit();
+  if (!id) {
+    Count(counters_.publish_jobs_refused);
+    return id;
+  }
+  auto job = std::make_unique<Job>();
+  job->id = *id;
+  job->layout = &layout;
+  job->hashes.assign(request.hashes.begin(), request.hashes.end());
+  job->block_ids.assign(request.block_ids.begin(), request.block_ids.end());
+  job->request = request;
+  job->request.hashes = {};
+  job->request.block_ids = {};
+  job->accepted_ns = os::MonotonicNs();
+  job->completion.job = *id;
+  job->completion.kind = JobKind::kPublish;
+  job->completion.tag = request.tag;
+  job->completion.outcomes.assign(job->hashes.size(), Byte(Outcome::kLost));
+  jobs_.emplace(id->value(), std::move(job));
+  Count(counters_.publish_jobs);
+  work_.NotifyOne();
+  return *id;
+}
+
+bool Publisher::Cancel(JobId id) {
+  const MutexLock lock(mutex_);
+  const auto it = jobs_.find(id.value());
+  if (it == jobs_.end()) return false;
+  Job& job = *it->second;
+  job.cancelled = true;
+  const bool untouched = !job.read && job.stage != Stage::kCopying;
+  if (job.stage == Stage::kQueued) Finish(it->first, "cancelled");
+  return untouched;
+}
+
+bool Publisher::WaitSourcesFree(std::span<const JobId> ids, std::uint64_t deadline_ns) {
+  const MutexLock lock(mutex_);
+  for (const JobId id : ids) {
+    for (;;) {
+      const auto it = jobs_.find(id.value());
+      if (it == jobs_.end()) break;
+      Job& job = *it->second;
+      job.cancelled = true;
+      if (job.stage == Stage::kQueued) Finish(it->first, "its pages were taken back before they were saved");
+      // A job that reserves sees the mark before it reads a page.
+      if (job.stage != Stage::kCopying) break;
+      if (os::MonotonicNs() >= deadline_ns) return false;
+      sources_.WaitUntil(mutex_, TimePoint(deadline_ns));
+    }
+  }
+  return true;
+}
+
+void Publisher::Wake() {
+  const MutexLock lock(mutex_);
+  work_.NotifyAll();
+}
+
+void Publisher::Finish(std::uint64_t id, const char* error) {
+  const auto it = jobs_.find(id);
+  if (it == jobs_.end()) return;
+  Completion completion = std::move(it->second->completion);
+  if (it->second->cancelled) Count(counters_.publish_jobs_cancelled);
+  jobs_.erase(it);
+  std::uint64_t stored = 0;
+  std::uint64_t there = 0;
+  for (const std::uint8_t outcome : completion.outcomes) {
+    stored += outcome == Byte(Outcome::kStored) ? 1 : 0;
+    there += outcome == Byte(Outcome::kAlreadyThere) ? 1 : 0;
+  }
+  Count(counters_.stored_blocks, stored);
+  Count(counters_.already_there_blocks, there);
+  Count(counters_.lost_blocks, completion.outcomes.size() - stored - there);
+  Count(counters_.published_bytes, completion.bytes);
+  completion.ok = stored + there == completion.outcomes.size();
+  if (!completion.ok) completion.error = error;
+  completions_.Push(std::move(completion));
+  sources_.NotifyAll();
+}
+
+void Publisher::DropStale(std::uint64_t now_ns) {
+  const std::uint64_t age = options_.save_max_age_ms * kNsPerMs;
+  for (auto it = jobs_.begin(); it != jobs_.end();) {
+    const auto next = std::next(it);
+    if (it->second->stage == Stage::kQueued && now_ns - it->second->accepted_ns >= age) {
+      Count(counters_.publish_jobs_stale);
+      Finish(it->first, "dropped: the Manager was away for too long");
+    }
+    it = next;
+  }
+}
+
+Publisher::Job* Publisher::NextJob() {
+  const MutexLock lock(mutex_);
+  for (;;) {
+    if (stopping_) return nullptr;
+    const auto first = std::ranges::find_if(jobs_, [](const auto& e) { return e.second->stage == Stage::kQueued; });
+    if (first == jobs_.end()) {
+      work_.Wait(mutex_);
+      continue;
+    }
+    if (link_.state() == State::kUp) {
+      first->second->stage = Stage::kReserving;
+      return first->second.get();
+    }
+    const std::uint64_t now = os::MonotonicNs();
+    const std::uint64_t stale = first->second->accepted_ns + options_.save_max_age_ms * kNsPerMs;
+    if (now >= stale) {
+      DropStale(now);
+    } else {
+      work_.WaitUntil(mutex_, TimePoint(stale));
+    }
+  }
+}
+
+void Publisher::Run() {
+  while (Job* job = NextJob()) RunJob(*job);
+}
+
+void Publisher::RunJob(Job& job) {
+  Status status;
+  {
+    const LifePin life = link_.Pin();
+    auto session = life ? link_.OpenPublish(life) : Fail(Code::kUnavailable, "the Manager is away");
+    if (!session) status = std::unexpected(session.error());
+    std::size_t most =
+        std::min<std::size_t>(kPieceBlocks, std::max<std::uint64_t>(1, kPieceBytes / job.layout->slot_bytes()));
+    if (const auto registered = link_.registered(); registered && registered->max_reserve_blocks > 0) {
+      most = std::min<std::size_t>(most, registered->max_reserve_blocks);
+    }
+    for (std::size_t first = 0; session && first < job.hashes.size();) {
+      const Piece piece{&job, first, std::min(most, job.hashes.size() - first)};
+      const auto saved = SavePiece(life, **session, piece);
+      if (!saved) status = std::unexpected(saved.error());
+      if (!saved || !*saved) break;
+      first += piece.count;
+    }
+  }
+  if (!status && status.error().code == Code::kTimedOut) link_.ReportMissedDeadline();
+  const MutexLock lock(mutex_);
+  job.stage = Stage::kSourcesFree;
+  Finish(job.id.value(), status ? (job.cancelled ? "cancelled" : "no room now") : status.error().text);
+}
+
+Result<bool> Publisher::SavePiece(const LifePin& life, channel::ClientSession& session, const Piece& piece) {
+  ReservationId reservation;
+  ORBITKV_ASSIGN_OR_RETURN(const std::vector<wire::ReserveEntry> entries, Reserve(life, session, piece, &reservation));
+  bool all_placed = true;
+  std::size_t slots = 0;
+  for (std::size_t i = 0; i < entries.size(); ++i) {
+    const auto status = static_cast<wire::ReserveStatus>(entries[i].status);
+    if (status == wire::ReserveStatus::kHaveIt) SetOutcome(*piece.job, piece.first + i, Outcome::kAlreadyThere);
+    slots += status == wire::ReserveStatus::kSlot ? 1 : 0;
+    all_placed = all_placed && status != wire::ReserveStatus::kNotNow;
+  }
+  if (slots == 0) return all_placed;
+  const auto abort = [&] {
+    if (!reservation.is_none() && !life->lost()) {
+      (void)session.PostNeverLost(wire::Command::kPublishAbort, reservation.value(), 0);
+    }
+  };
+  if (!EnterCopying(*piece.job)) {
+    abort();
+    return false;
+  }
+  auto commits = CopyPiece(life, piece, entries);
+  // A copy that cannot be drained keeps its pages: the job never reports them free.
+  if (!commits && commits.error().code == Code::kIo) {
+    abort();
+    return std::unexpected(commits.error());
+  }
+  LeaveCopying(*piece.job, piece.first + piece.count == piece.job->hashes.size());
+  Status committed;
+  if (!commits) {
+    committed = std::unexpected(commits.error());
+  } else {
+    committed = Commit(session, piece, reservation, *commits);
+  }
+  // Slots that were not filled go back; an abort leaves committed blocks alone.
+  if (!committed || commits->size() < slots) abort();
+  if (!committed) return std::unexpected(committed.error());
+  return all_placed;
+}
+
+bool Publisher::EnterCopying(Job& job) {
+  const MutexLock lock(mutex_);
+  if (job.cancelled || stopping_) return false;
+  job.stage = Stage::kCopying;
+  job.read = true;
+  return true;
+}
+
+void Publisher::LeaveCopying(Job& job, bool last) {
+  const MutexLock lock(mutex_);
+  job.stage = last ? Stage::kSourcesFree : Stage::kReserving;
+  sources_.NotifyAll();
+}
+
+Result<std::vector<wire::ReserveEntry>> Publisher::Reserve(const LifePin& life, channel::ClientSession& session,
+                                                           const Piece& piece, ReservationId* reservation) {
+  const Job& job = *piece.job;
+  wire::ReserveHeader header{};
+  header.parent = piece.first == 0 ? job.request.parent : job.hashes[piece.first - 1];
+  header.group = 0;
+  header.shard = options_.shard;
+  header.first_depth = job.request.first_depth + static_cast<std::uint32_t>(piece.first);
+  header.prompt_tokens = job.request.prompt_tokens;
+  header.answer_tokens = job.request.answer_tokens;
+  header.slot_bytes = job.layout->slot_bytes();
+  const std::span<const state::BlockHash> hashes = std::span(job.hashes).subspan(piece.first, piece.count);
+  const std::vector<std::byte> args = wire::EncodeReserve(header, hashes);
+  ORBITKV_ASSIGN_OR_RETURN(const channel::Answer answer,
+                           link_.Ask(session, {.command = wire::Command::kPublishReserve, .args = args}));
+  *reservation = ReservationId(answer.scalar0);
+  const auto refuse = [&](const Error& error) -> Result<std::vector<wire::ReserveEntry>> {
+    Count(counters_.bad_answers);
+    if (answer.scalar0 != 0) (void)session.PostNeverLost(wire::Command::kPublishAbort, answer.scalar0, 0);
+    return std::unexpected(error);
+  };
+  const auto entries = wire::DecodeReserveAnswer(answer.payload.bytes());
+  if (!entries) return refuse(entries.error());
+  if (entries->size() != piece.count)
+    return refuse({Code::kInvalid, 0, "the Manager answered another number of blocks"});
+  for (const wire::ReserveEntry& entry : *entries) {
+    if (entry.status != static_cast<std::uint32_t>(wire::ReserveStatus::kSlot)) continue;
+    if (entry.slot_bytes != header.slot_bytes)
+      return refuse({Code::kInvalid, 0, "the Manager gave a slot of another size"});
+    const auto slot = life->pool()->Slot(entry.offset, entry.slot_bytes);
+    if (!slot) return refuse(slot.error());
+  }
+  return std::vector<wire::ReserveEntry>(entries->begin(), entries->end());
+}
+
+Result<std::vector<wire::CommitEntry>> Publisher::CopyPiece(const LifePin& life, const Piece& piece,
+                                                            std::span<const wire::ReserveEntry> entries) {
+  const Job& job = *piece.job;
+  copy::CopyJob copy;
+  copy.direction = copy::Direction::kPublish;
+  copy.stores = copy::Stores::kNonTemporal;
+  copy.layout = &job.layout->pages;
+  std::vector<std::uint32_t> copied;  // index in the piece of each block of the copy
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> ranges;
+  for (std::uint32_t i = 0; i < entries.size(); ++i) {
+    if (entries[i].status != static_cast<std::uint32_t>(wire::ReserveStatus::kSlot)) continue;
+    ORBITKV_ASSIGN_OR_RETURN(std::byte* const slot, life->pool()->Slot(entries[i].offset, entries[i].slot_bytes));
+    const std::size_t at = piece.first + i;
+    copy.blocks.push_back({job.block_ids[at], slot, job.layout->Identity(job.hashes[at], options_.shard), 0});
+    copied.push_back(i);
+    ranges.emplace_back(entries[i].offset, entries[i].slot_bytes);
+  }
+  copy.prepare = [pool = life->pool(), ranges = std::move(ranges)]() -> Status {
+    for (const auto& [offset, bytes] : ranges) pool->EnsurePopulated(offset, bytes);
+    return {};
+  };
+  // A refused Submit leaves the copy unchanged; the engine is full of restores then, which end by themselves.
+  for (;;) {
+    auto id = engine_.Submit(std::move(copy));
+    if (id) return WaitForCopy(*id, piece, entries, copied);
+    if (id.error().code != Code::kBusy || life->lost()) return std::unexpected(id.error());
+    (void)engine_.Drain(os::DeadlineAfter(10 * kNsPerMs));
+  }
+}
+
+Result<std::vector<wire::CommitEntry>> Publisher::WaitForCopy(copy::JobId copy, const Piece& piece,
+                                                              std::span<const wire::ReserveEntry> entries,
+                                                              std::span<const std::uint32_t> copied) {
+  for (;;) {
+    const auto state = engine_.Wait(copy, os::DeadlineAfter(1000 * kNsPerMs));
+    if (state) break;
+    if (state.error().code != Code::kTimedOut) return Fail(Code::kIo, "the copy cannot be drained; its pages are lost");
+  }
+  ORBITKV_ASSIGN_OR_RETURN(const copy::JobResult result, engine_.Take(copy));
+  std::vector<wire::CommitEntry> commits;
+  for (std::uint32_t i = 0; i < copied.size(); ++i) {
+    if (std::ranges::binary_search(result.unfinished, i)) continue;
+    commits.push_back({result.slot_checksums[i], entries[copied[i]].generation, copied[i], 0});
+  }
+  piece.job->completion.bytes += commits.size() * piece.job->layout->block_bytes();
+  if (commits.empty()) return Fail(Code::kCancelled, "no block was copied");
+  return commits;
+}
+
+Status Publisher::Commit(channel::ClientSession& session, const Piece& piece, ReservationId reservation,
+                         std::span<const wire::CommitEntry> commits) {
+  const std::vector<std::byte> args = wire::EncodeCommit(commits);
+  ORBITKV_ASSIGN_OR_RETURN(
+      const channel::Answer answer,
+      link_.Ask(session, {.command = wire::Command::kPublishCommit, .scalar0 = reservation.value(), .args = args}));
+  ORBITKV_ASSIGN_OR_RETURN(const std::span<const std::uint32_t> outcomes,
+                           wire::DecodeCommitAnswer(answer.payload.bytes()));
+  if (outcomes.size() != commits.size()) {
+    Count(counters_.bad_answers);
+    return Fail(Code::kInvalid, "the Manager answered another number of outcomes", outcomes.size(), commits.size());
+  }
+  for (std::size_t i = 0; i < commits.size(); ++i) {
+    Outcome outcome = Outcome::kLost;
+    if (outcomes[i] == static_cast<std::uint32_t>(wire::CommitOutcome::kStored)) outcome = Outcome::kStored;
+    if (outcomes[i] == static_cast<std::uint32_t>(wire::CommitOutcome::kAlreadyThere)) outcome = Outcome::kAlreadyThere;
+    SetOutcome(*piece.job, piece.first + commits[i].index, outcome);
+  }
+  return {};
+}
+
+}  // namespace orbitkv::client

@@ -1,0 +1,127 @@
+#include "orbitkv/client/registration.h"
+
+#include <cstring>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "orbitkv/wire/lifecycle.pb.h"
+
+namespace orbitkv::client {
+namespace {
+
+template <typename Reply, typename Request>
+Result<Reply> Ask(channel::ClientSession& session, wire::FrameKind kind, const Request& request,
+                  std::uint64_t deadline_ns, std::string* message) {
+  const std::string bytes = request.SerializeAsString();
+  ORBITKV_ASSIGN_OR_RETURN(const channel::FrameReply reply,
+                           session.Exchange(kind, std::as_bytes(std::span(bytes)), deadline_ns));
+  const int size = static_cast<int>(reply.payload.size());
+  if (reply.refused) {
+    wire::ErrorReply error;
+    if (!error.ParseFromArray(reply.payload.data(), size))
+      return Fail(Code::kInvalid, "the Manager's refusal is broken");
+    if (message != nullptr) *message = error.text();
+    return Fail(Code::kRefused, "the Manager refused; its log and the message name the reason", error.code());
+  }
+  Reply parsed;
+  if (!parsed.ParseFromArray(reply.payload.data(), size)) return Fail(Code::kInvalid, "the Manager's reply is broken");
+  return parsed;
+}
+
+std::string Bytes(const state::Digest& digest) { return {reinterpret_cast<const char*>(digest.data()), digest.size()}; }
+
+wire::Register::Role RoleOf(Role role) {
+  switch (role) {
+    case Role::kScheduler: return wire::Register::ROLE_SCHEDULER;
+    case Role::kWorker: return wire::Register::ROLE_WORKER;
+    case Role::kBoth: return wire::Register::ROLE_BOTH;
+  }
+  return wire::Register::ROLE_UNSPECIFIED;
+}
+
+std::string SampleName(const wire::Sample& sample) {
+  if (sample.labels().empty()) return sample.name();
+  const std::map<std::string, std::string> sorted(sample.labels().begin(), sample.labels().end());
+  std::string name = sample.name() + "{";
+  for (const auto& [key, value] : sorted) {
+    if (name.back() != '{') name += ",";
+    name += key + "=\"" + value + "\"";
+  }
+  return name + "}";
+}
+
+}  // namespace
+
+Result<Registered> Register(channel::ClientSession& session, const ClientOptions& options,
+                            const std::optional<state::GroupShape>& shape, std::uint64_t deadline_ns,
+                            std::string* message) {
+  wire::Register request;
+  request.set_instance(options.instance);
+  request.set_role(RoleOf(options.role));
+  request.set_rank(options.rank);
+  request.set_world_size(options.world_size);
+  request.set_shard(options.shard);
+  request.set_shard_count(options.shard_count);
+  request.set_computation_digest(Bytes(options.computation_digest));
+  request.set_name(options.name);
+  if (options.moves_bytes()) {
+    request.set_representation_digest(Bytes(options.representation_digest));
+    if (shape) {
+      wire::CacheGroup* const group = request.add_groups();
+      group->set_block_tokens(shape->block_tokens);
+      group->set_page_count(shape->page_count);
+      group->set_page_bytes(shape->page_bytes);
+    }
+  }
+  ORBITKV_ASSIGN_OR_RETURN(const wire::RegisterReply reply,
+                           (Ask<wire::RegisterReply>(session, wire::FRAME_REGISTER, request, deadline_ns, message)));
+  return Registered{reply.instance_id(), reply.max_reserve_blocks(), reply.namespace_ready()};
+}
+
+Status Unregister(channel::ClientSession& session, std::uint64_t deadline_ns) {
+  ORBITKV_TRY((Ask<wire::UnregisterReply>(session, wire::FRAME_UNREGISTER, wire::Unregister(), deadline_ns, nullptr)));
+  return {};
+}
+
+Status SessionDrained(channel::ClientSession& session, std::uint64_t old_token, const Incarnation& old_incarnation,
+                      std::uint64_t deadline_ns) {
+  wire::SessionDrained request;
+  request.set_client_token(old_token);
+  request.set_incarnation(IncarnationBytes(old_incarnation));
+  ORBITKV_TRY((Ask<wire::SessionDrainedReply>(session, wire::FRAME_SESSION_DRAINED, request, deadline_ns, nullptr)));
+  return {};
+}
+
+Result<Health> AskHealth(const std::string& socket_path, std::uint64_t deadline_ns) {
+  channel::ConnectOptions options;
+  options.socket_path = socket_path;
+  options.purpose = wire::Purpose::kAdmin;
+  options.name = "status";
+  options.deadline_ns = deadline_ns;
+  ORBITKV_ASSIGN_OR_RETURN(const std::unique_ptr<channel::ClientSession> session,
+                           channel::ClientSession::Connect(options));
+  ORBITKV_ASSIGN_OR_RETURN(
+      const wire::HealthReply reply,
+      (Ask<wire::HealthReply>(*session, wire::FRAME_HEALTH, wire::HealthRequest(), deadline_ns, nullptr)));
+  Health health{reply.version(), reply.pid(), reply.incarnation(), reply.uptime_seconds(), {}};
+  for (const wire::Sample& sample : reply.samples()) health.samples[SampleName(sample)] = sample.value();
+  return health;
+}
+
+std::string IncarnationBytes(const Incarnation& incarnation) {
+  std::string bytes(2 * sizeof(std::uint64_t), '\0');
+  std::memcpy(bytes.data(), &incarnation.hi, sizeof(incarnation.hi));
+  std::memcpy(bytes.data() + sizeof(incarnation.hi), &incarnation.lo, sizeof(incarnation.lo));
+  return bytes;
+}
+
+std::optional<Incarnation> IncarnationFrom(std::string_view bytes) {
+  Incarnation incarnation;
+  if (bytes.size() != 2 * sizeof(std::uint64_t)) return std::nullopt;
+  std::memcpy(&incarnation.hi, bytes.data(), sizeof(incarnation.hi));
+  std::memcpy(&incarnation.lo, bytes.data() + sizeof(incarnation.hi), sizeof(incarnation.lo));
+  return incarnation;
+}
+
+}  // namespace orbitkv::client

@@ -1,0 +1,339 @@
+#include "orbitkv/client/restorer.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "orbitkv/base/check.h"
+#include "orbitkv/client/time_point.h"
+#include "orbitkv/os/clock.h"
+
+namespace orbitkv::client {
+namespace {
+
+constexpr std::uint64_t kNsPerMs = 1'000'000;
+constexpr std::uint64_t kInlineWaitNs = 200'000;  // of the calling thread, for the plan of a small job
+constexpr std::uint64_t kFirstPauseNs = 200'000;  // before a plan that was not there yet is asked for again
+constexpr std::uint64_t kLongestPauseNs = 5 * kNsPerMs;
+constexpr std::uint64_t kThreadWaitNs = kNsPerMs;  // of the thread for one plan, while other jobs are due
+
+std::uint8_t Byte(Outcome outcome) { return static_cast<std::uint8_t>(outcome); }
+
+Status CheckNoPageTwice(std::span<const std::uint32_t> block_ids) {
+  std::vector<std::uint32_t> sorted(block_ids.begin(), block_ids.end());
+  std::ranges::sort(sorted);
+  const auto twice = std::ranges::adjacent_find(sorted);
+  if (twice == sorted.end()) return {};
+  return Fail(Code::kInvalid, "a block id is given twice; each block needs pages of its own", *twice);
+}
+
+}  // namespace
+
+Status Restorer::Start() {
+  return thread_.Start("orbitkv-load", [this] { Run(); });
+}
+
+void Restorer::Stop() {
+  {
+    const MutexLock lock(mutex_);
+    stopping_ = true;
+    work_.NotifyAll();
+  }
+  thread_.Join();
+  std::vector<JobPtr> rest;
+  {
+    const MutexLock lock(mutex_);
+    while (!copying_.empty() || submitting_ > 0) work_.Wait(mutex_);
+    rest.swap(waiting_);
+  }
+  for (JobPtr& job : rest) {
+    if (job->mismatched.empty()) {
+      Fail(std::move(job), "the client was closed");
+    } else {
+      Withdraw(std::move(job));
+    }
+  }
+}
+
+Result<JobId> Restorer::Submit(const Layout& layout, const RestoreRequest& request) {
+  ORBITKV_TRY(layout.CheckBlocks(request.hashes, request.block_ids));
+  ORBITKV_TRY(CheckNoPageTwice(request.block_ids));
+  if (request.grant.is_none()) return orbitkv::Fail(Code::kInvalid, "grant 0 was never begun");
+  {
+    const MutexLock lock(mutex_);
+    if (stopping_) return orbitkv::Fail(Code::kCancelled, "the client is closed");
+    ++submitting_;
+  }
+  const auto id = completions_.Admit();
+  if (id) Accept(layout, request, *id);
+  const MutexLock lock(mutex_);
+  --submitting_;
+  work_.NotifyAll();
+  return id;
+}
+
+void Restorer::Accept(const Layout& layout, const RestoreRequest& request, JobId id) {
+  Count(counters_.restore_jobs);
+  auto job = std::make_unique<Job>();
+  job->id = id;
+  job->layout = &layout;
+  job->grant = request.grant;
+  job->hashes.assign(request.hashes.begin(), request.hashes.end());
+  job->block_ids.assign(request.block_ids.begin(), request.block_ids.end());
+  job->deadline_ns = os::DeadlineAfter(options_.load_deadline_ms * kNsPerMs);
+  job->completion.job = id;
+  job->completion.kind = JobKind::kRestore;
+  job->completion.tag = request.tag;
+  job->completion.outcomes.assign(job->hashes.size(), Byte(Outcome::kFailed));
+  job->life = link_.Pin();
+  if (!job->life) {
+    Fail(std::move(job), "the Manager is away");
+  } else if (request.incarnation && *request.incarnation != job->life->incarnation()) {
+    Fail(std::move(job), "the grant is of an earlier Manager");
+  } else if (layout.block_bytes() * job->hashes.size() <= kInlineBytes && link_.state() == State::kUp) {
+    const Step step = Plan(*job, os::DeadlineAfter(kInlineWaitNs));
+    if (step == Step::kPlanned) {
+      Count(counters_.restore_inline_jobs);
+      StartCopy(std::move(job));
+    } else if (step == Step::kWaiting) {
+      Queue(std::move(job));
+    } else {
+      Finish(std::move(job));
+    }
+  } else {
+    Queue(std::move(job));
+  }
+}
+
+void Restorer::Queue(JobPtr job) {
+  const MutexLock lock(mutex_);
+  waiting_.push_back(std::move(job));
+  work_.NotifyAll();
+}
+
+void Restorer::Wake() {
+  const MutexLock lock(mutex_);
+  work_.NotifyAll();
+}
+
+Restorer::JobPtr Restorer::NextJob() {
+  const MutexLock lock(mutex_);
+  for (;;) {
+    if (stopping_) return nullptr;
+    const auto first = std::ranges::min_element(
+        waiting_, {}, [](const JobPtr& job) { return job->life->lost() ? 0 : job->next_try_ns; });
+    if (first == waiting_.end()) {
+      work_.Wait(mutex_);
+      continue;
+    }
+    const std::uint64_t due = (*first)->life->lost() ? 0 : (*first)->next_try_ns;
+    if (due > os::MonotonicNs()) {
+      work_.WaitUntil(mutex_, TimePoint(due));
+      continue;
+    }
+    JobPtr job = std::move(*first);
+    waiting_.erase(first);
+    return job;
+  }
+}
+
+void Restorer::Run() {
+  while (JobPtr job = NextJob()) Advance(std::move(job));
+}
+
+void Restorer::Advance(JobPtr job) {
+  if (!job->mismatched.empty()) {
+    Withdraw(std::move(job));
+    return;
+  }
+  switch (Plan(*job, os::DeadlineAfter(kThreadWaitNs))) {
+    case Step::kPlanned: StartCopy(std::move(job)); break;
+    case Step::kWaiting: Queue(std::move(job)); break;
+    case Step::kFailed: Finish(std::move(job)); break;
+  }
+}
+
+Restorer::Step Restorer::Plan(Job& job, std::uint64_t until_ns) {
+  const auto failed = [&](const char* error) {
+    if (job.plan_request) job.life->control().Abandon(*job.plan_request);
+    job.plan_request.reset();
+    job.completion.error = error;
+    End(job, wire::EndResult::kFailed);
+    return Step::kFailed;
+  };
+  if (job.life->lost()) return failed("the Manager went away");
+  const std::uint64_t now = os::MonotonicNs();
+  if (now >= job.deadline_ns) {
+    // Only silence speaks against the Manager; "not yet" until the deadline means that the grant never came.
+    if (job.plan_request) link_.ReportMissedDeadline();
+    return failed("no plan came within the load deadline");
+  }
+  channel::ClientSession& session = job.life->control();
+  if (!job.plan_request) {
+    const auto posted = session.Post({.command = wire::Command::kRestorePlan,
+                                      .scalar0 = job.grant.value(),
+                                      .scalar1 = options_.rank,
+                                      .deadline_ns = job.deadline_ns});
+    if (!posted && posted.error().code == Code::kBusy) {
+      job.next_try_ns = now + kFirstPauseNs;
+      return Step::kWaiting;
+    }
+    if (!posted) return failed(posted.error().text);
+    job.plan_request = *posted;
+  }
+  auto answer = session.Wait(*job.plan_request, std::min(until_ns, job.deadline_ns));
+  if (!answer) {
+    if (answer.error().code != Code::kTimedOut) return failed(answer.error().text);
+    job.next_try_ns = os::MonotonicNs();
+    return Step::kWaiting;
+  }
+  job.plan_request.reset();
+  const Step step = TakePlan(job, *answer);
+  return step == Step::kFailed ? failed(job.completion.error.c_str()) : step;
+}
+
+Restorer::Step Restorer::TakePlan(Job& job, const channel::Answer& answer) {
+  const auto bad = [&](const char* error) {
+    job.completion.error = error;
+    return Step::kFailed;
+  };
+  if (answer.status == wire::AnswerStatus::kNotYet || answer.status == wire::AnswerStatus::kBusy) {
+    Count(counters_.restore_plan_retries);
+    job.pause_ns = std::clamp(job.pause_ns * 2, kFirstPauseNs, kLongestPauseNs);
+    job.next_try_ns = os::MonotonicNs() + job.pause_ns;
+    return Step::kWaiting;
+  }
+  if (answer.status == wire::AnswerStatus::kGone) return bad("the grant was released or has ended");
+  if (answer.status != wire::AnswerStatus::kOk) return bad("the Manager gave no plan");
+  const auto plan = wire::DecodePlan(answer.payload.bytes());
+  if (!plan || plan->size() != job.hashes.size()) {
+    Count(counters_.bad_answers);
+    return bad("the plan has another number of blocks than the restore; give exactly the granted blocks");
+  }
+  for (const wire::PlanEntry& entry : *plan) {
+    if (entry.slot_bytes != job.layout->slot_bytes() || !job.life->pool()->Slot(entry.offset, entry.slot_bytes)) {
+      Count(counters_.bad_answers);
+      return bad("the plan names a range that is not a slot of this pool");
+    }
+  }
+  job.plan.assign(plan->begin(), plan->end());
+  return Step::kPlanned;
+}
+
+void Restorer::StartCopy(JobPtr job) {
+  copy::CopyJob copy;
+  copy.direction = copy::Direction::kRestore;
+  copy.stores = options_.restore_stores;
+  copy.layout = &job->layout->pages;
+  PoolMap* const pool = job->life->pool();
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> ranges;
+  for (std::size_t i = 0; i < job->plan.size(); ++i) {
+    const wire::PlanEntry& entry = job->plan[i];
+    const auto slot = pool->Slot(entry.offset, entry.slot_bytes);
+    ORBITKV_CHECK(slot.has_value());
+    copy.blocks.push_back(
+        {job->block_ids[i], *slot, job->layout->Identity(job->hashes[i], options_.shard), entry.slot_checksum});
+    ranges.emplace_back(entry.offset, entry.slot_bytes);
+  }
+  copy.prepare = [pool, ranges = std::move(ranges)]() -> Status {
+    for (const auto& [offset, bytes] : ranges) pool->EnsurePopulated(offset, bytes);
+    return {};
+  };
+  const std::uint64_t id = job->id.value();
+  copy.on_done = [this, id](copy::JobId, const copy::JobResult& result) { CopyDone(id, result); };
+  {
+    const MutexLock lock(mutex_);
+    copying_.emplace(id, std::move(job));
+  }
+  const auto submitted = engine_.Submit(std::move(copy));
+  if (submitted) return;
+  JobPtr back;
+  {
+    const MutexLock lock(mutex_);
+    const auto node = copying_.extract(id);
+    ORBITKV_CHECK(!node.empty());
+    back = std::move(node.mapped());
+    work_.NotifyAll();
+  }
+  if (submitted.error().code == Code::kBusy && os::MonotonicNs() < back->deadline_ns && !back->life->lost()) {
+    // The plan stays armed; the same session may fetch it again.
+    back->next_try_ns = os::MonotonicNs() + kNsPerMs;
+    Queue(std::move(back));
+    return;
+  }
+  Fail(std::move(back), submitted.error().text);
+}
+
+void Restorer::CopyDone(std::uint64_t id, const copy::JobResult& result) {
+  JobPtr job;
+  {
+    const MutexLock lock(mutex_);
+    const auto it = copying_.find(id);
+    ORBITKV_CHECK(it != copying_.end());
+    job = std::move(it->second);
+  }
+  Completion& done = job->completion;
+  std::ranges::fill(done.outcomes, Byte(Outcome::kRestored));
+  for (const std::uint32_t index : result.unfinished) done.outcomes[index] = Byte(Outcome::kFailed);
+  for (const std::uint32_t index : result.mismatched) done.outcomes[index] = Byte(Outcome::kMismatch);
+  const std::size_t restored = done.outcomes.size() - result.unfinished.size() - result.mismatched.size();
+  done.bytes = restored * job->layout->block_bytes();
+  Count(counters_.restored_blocks, restored);
+  Count(counters_.restored_bytes, done.bytes);
+  Count(counters_.mismatched_blocks, result.mismatched.size());
+  if (!result.mismatched.empty()) {
+    done.error = "a block in the pool does not match its checksum; it is withdrawn";
+    job->mismatched = result.mismatched;
+    job->next_try_ns = 0;
+    Queue(std::move(job));
+  } else if (result.state == copy::JobState::kDrainedOk) {
+    done.ok = true;
+    End(*job, wire::EndResult::kOk);
+    Finish(std::move(job));
+  } else {
+    Fail(std::move(job), result.error ? result.error->text : "the copy failed");
+  }
+  // Stop waits for the entry, so it goes last.
+  const MutexLock lock(mutex_);
+  copying_.erase(id);
+  work_.NotifyAll();
+}
+
+void Restorer::End(Job& job, wire::EndResult result) {
+  if (job.life->lost()) return;  // its pins died with it
+  const std::vector<std::byte> args = wire::EncodeEnd({});
+  (void)job.life->control().PostNeverLost(wire::Command::kRestoreEnd, job.grant.value(),
+                                          options_.rank | (static_cast<std::uint64_t>(result) << 32U), args);
+}
+
+void Restorer::Withdraw(JobPtr job) {
+  channel::ClientSession& session = job->life->control();
+  const std::uint64_t scalar1 = options_.rank | (static_cast<std::uint64_t>(wire::EndResult::kMismatch) << 32U);
+  const std::vector<std::byte> args = wire::EncodeEnd(job->mismatched);
+  const auto answer = link_.Ask(
+      session,
+      {.command = wire::Command::kRestoreEnd, .scalar0 = job->grant.value(), .scalar1 = scalar1, .args = args});
+  if (!answer && !job->life->lost()) {
+    // Not acknowledged in time: it is repeated until it is, and the caller is not kept waiting for that.
+    (void)session.PostNeverLost(wire::Command::kRestoreEnd, job->grant.value(), scalar1, args);
+    if (answer.error().code == Code::kTimedOut) link_.ReportMissedDeadline();
+  }
+  Finish(std::move(job));
+}
+
+void Restorer::Fail(JobPtr job, const char* error) {
+  job->completion.error = error;
+  if (job->life) {
+    if (job->plan_request) job->life->control().Abandon(*job->plan_request);
+    End(*job, wire::EndResult::kFailed);
+  }
+  Finish(std::move(job));
+}
+
+void Restorer::Finish(JobPtr job) {
+  if (!job->completion.ok) Count(counters_.restore_jobs_failed);
+  Completion completion = std::move(job->completion);
+  job->life.Reset();
+  completions_.Push(std::move(completion));
+}
+
+}  // namespace orbitkv::client

@@ -1,0 +1,111 @@
+// Brings granted blocks into the engine's pages: fetch the plan, check every range, copy and verify, tell the Manager.
+//
+// A job asks for its plan until it comes ("not yet" while the begin is on its way) or the load deadline passes. A small
+// job whose plan is there at once runs on the calling thread. Good jobs complete when their copy is done; a job with
+// mismatched blocks completes after the Manager has withdrawn them, so that nobody is offered them again.
+//
+// Owns: jobs and one thread. The layout, the engine and the link must outlive it. Threads: Submit and Wake from any
+// thread. Blocks: Submit for small jobs (a bounded wait for the plan, then the copy); Stop until copies have ended.
+// Errors: Submit kBusy, kInvalid; everything later is in the job's completion. Units: bytes; CLOCK_MONOTONIC ns.
+// Invariants: one completion for each accepted job. A job that failed has sent its RestoreEnd. A job holds its LifePin
+//             from Submit to the end, so the mapping stays while bytes move, also after the Manager's death.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "orbitkv/base/mutex.h"
+#include "orbitkv/base/result.h"
+#include "orbitkv/client/completions.h"
+#include "orbitkv/client/layout.h"
+#include "orbitkv/client/link.h"
+#include "orbitkv/client/options.h"
+#include "orbitkv/client/types.h"
+#include "orbitkv/copy/engine.h"
+#include "orbitkv/os/thread.h"
+#include "orbitkv/wire/commands.h"
+
+namespace orbitkv::client {
+
+struct RestoreRequest {
+  GrantId grant;
+  std::span<const state::BlockHash> hashes;  // exactly the granted blocks, in order
+  std::span<const std::uint32_t> block_ids;  // where each goes; no page twice
+  std::optional<Incarnation> incarnation;    // of the Manager that granted; another one: failed at once
+  std::uint64_t tag = 0;
+};
+
+class Restorer {
+ public:
+  static constexpr std::uint64_t kInlineBytes = 256ULL << 10U;
+
+  Restorer(const ClientOptions& options, Link& link, copy::CopyEngine& engine, Completions& completions,
+           Counters& counters)
+      : options_(options), link_(link), engine_(engine), completions_(completions), counters_(counters) {}
+  ~Restorer() { Stop(); }
+  Restorer(const Restorer&) = delete;
+  Restorer& operator=(const Restorer&) = delete;
+
+  Status Start();
+  // Ends what waits, finishes what copies. Idempotent.
+  void Stop() ORBITKV_EXCLUDES(mutex_);
+  Result<JobId> Submit(const Layout& layout, const RestoreRequest& request) ORBITKV_EXCLUDES(mutex_);
+  // The state of the link has changed.
+  void Wake() ORBITKV_EXCLUDES(mutex_);
+
+ private:
+  struct Job {
+    JobId id;
+    const Layout* layout = nullptr;
+    GrantId grant;
+    std::vector<state::BlockHash> hashes;
+    std::vector<std::uint32_t> block_ids;
+    LifePin life;
+    std::optional<channel::RequestId> plan_request;
+    std::uint64_t deadline_ns = 0;
+    std::uint64_t next_try_ns = 0;
+    std::uint64_t pause_ns = 0;
+    std::vector<wire::PlanEntry> plan;
+    std::vector<std::uint32_t> mismatched;  // a job that waits for its withdrawal
+    Completion completion;
+  };
+  using JobPtr = std::unique_ptr<Job>;
+  enum class Step : std::uint8_t { kPlanned, kWaiting, kFailed };
+
+  void Accept(const Layout& layout, const RestoreRequest& request, JobId id) ORBITKV_EXCLUDES(mutex_);
+  void Run() ORBITKV_EXCLUDES(mutex_);
+  // The next job that is due, or null when it is time to end.
+  JobPtr NextJob() ORBITKV_EXCLUDES(mutex_);
+  void Advance(JobPtr job) ORBITKV_EXCLUDES(mutex_);
+  // Waits for the plan until then at most; kFailed fills the completion's error.
+  Step Plan(Job& job, std::uint64_t until_ns);
+  Step TakePlan(Job& job, const channel::Answer& answer);
+  void Queue(JobPtr job) ORBITKV_EXCLUDES(mutex_);
+  void StartCopy(JobPtr job) ORBITKV_EXCLUDES(mutex_);
+  void CopyDone(std::uint64_t id, const copy::JobResult& result) ORBITKV_EXCLUDES(mutex_);
+  // Tells the Manager and waits for its word, so that the blocks are withdrawn.
+  void Withdraw(JobPtr job);
+  void Fail(JobPtr job, const char* error);
+  void Finish(JobPtr job);
+  void End(Job& job, wire::EndResult result);
+
+  const ClientOptions& options_;
+  Link& link_;
+  copy::CopyEngine& engine_;
+  Completions& completions_;
+  Counters& counters_;
+
+  Mutex mutex_;
+  CondVar work_;
+  std::vector<JobPtr> waiting_ ORBITKV_GUARDED_BY(mutex_);  // for a plan, or with mismatches to withdraw
+  std::map<std::uint64_t, JobPtr> copying_ ORBITKV_GUARDED_BY(mutex_);
+  std::uint32_t submitting_ ORBITKV_GUARDED_BY(mutex_) = 0;  // threads within Submit
+  bool stopping_ ORBITKV_GUARDED_BY(mutex_) = false;
+  os::Thread thread_;
+};
+
+}  // namespace orbitkv::client

@@ -1,0 +1,126 @@
+// What a CacheClient tells its caller: states, answers, completions, counters.
+// Owns: plain values. Threads: values; Counters is safe from any. Blocks: no. Units: in the names.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "orbitkv/base/result.h"
+#include "orbitkv/base/units.h"
+#include "orbitkv/state/state_key.h"
+
+namespace orbitkv::client {
+
+enum class State : std::uint8_t {
+  kDown,     // no Manager
+  kUp,       // connected; registered as far as it can be
+  kSuspect,  // connected, but a deadline was missed; nothing is asked until a ping is answered
+};
+
+std::string_view StateName(State state);
+
+// A lease as the caller sees it: the Manager's number under the client's count of Manager lives, so that a lease of a
+// lost Manager can never name one of the next.
+using LeaseHandle = StrongId<struct LeaseHandleTag, std::uint64_t>;
+using JobId = StrongId<struct JobIdTag, std::uint64_t>;
+
+enum class AnswerReason : std::uint8_t {
+  kFound,
+  kNoNamespace,  // not every rank of the instance has registered yet
+  kAbsent,       // the first block is not there
+  kOverBudget,   // the instance's lease budget is used up
+  kDown,         // no Manager, or a suspect one
+  kTimedOut,     // no answer within the query deadline
+  kRefused,      // the Manager did not take the query
+};
+
+std::string_view ReasonName(AnswerReason reason);
+
+struct Answer {
+  std::uint32_t found_blocks = 0;  // behind the prefix that the engine has
+  LeaseHandle lease;
+  AnswerReason reason = AnswerReason::kDown;
+};
+
+struct Query {
+  std::string_view request_id;
+  std::span<const state::BlockHash> hashes;  // of all full blocks of the request
+  std::uint32_t prefix_blocks = 0;           // of these, the engine has the first ones
+  std::uint32_t attempt = 0;
+};
+
+enum class Outcome : std::uint8_t {
+  kStored = 1,
+  kAlreadyThere = 2,
+  kLost = 3,  // published, but not kept: no room, dropped, cancelled or the Manager went away
+  kRestored = 4,
+  kMismatch = 5,  // the bytes in the pool were not the block; it is withdrawn
+  kFailed = 6,    // not restored, for a reason that says nothing about the block
+};
+
+enum class JobKind : std::uint8_t { kPublish, kRestore };
+
+// Every accepted job gives exactly one.
+struct Completion {
+  JobId job;
+  JobKind kind = JobKind::kPublish;
+  std::uint64_t tag = 0;               // the caller's
+  bool ok = false;                     // restore: every block is in its pages; publish: every block is readable
+  std::vector<std::uint8_t> outcomes;  // Outcome per block
+  std::uint64_t bytes = 0;             // copied
+  std::string error;                   // one line, empty when ok
+};
+
+// Counts since the construction of the client. Names as the list below, without the trailing underscore.
+#define ORBITKV_CLIENT_COUNTERS(X) \
+  X(connects)                      \
+  X(losses)                        \
+  X(suspicions)                    \
+  X(registrations)                 \
+  X(registrations_refused)         \
+  X(queries)                       \
+  X(query_pending)                 \
+  X(query_down)                    \
+  X(query_timeouts)                \
+  X(query_found_blocks)            \
+  X(restores_begun)                \
+  X(restores_not_begun)            \
+  X(releases)                      \
+  X(restore_jobs)                  \
+  X(restore_jobs_failed)           \
+  X(restore_inline_jobs)           \
+  X(restore_plan_retries)          \
+  X(restored_blocks)               \
+  X(restored_bytes)                \
+  X(mismatched_blocks)             \
+  X(publish_jobs)                  \
+  X(publish_jobs_refused)          \
+  X(publish_jobs_stale)            \
+  X(publish_jobs_cancelled)        \
+  X(stored_blocks)                 \
+  X(already_there_blocks)          \
+  X(lost_blocks)                   \
+  X(published_bytes)               \
+  X(late_answers)                  \
+  X(bad_answers)                   \
+  X(populated_bytes)
+
+struct Counters {
+#define ORBITKV_CLIENT_COUNTER(name) std::atomic<std::uint64_t> name{0};
+  ORBITKV_CLIENT_COUNTERS(ORBITKV_CLIENT_COUNTER)
+#undef ORBITKV_CLIENT_COUNTER
+
+  std::vector<std::pair<const char*, std::uint64_t>> Snapshot() const;
+};
+
+inline void Count(std::atomic<std::uint64_t>& counter, std::uint64_t amount = 1) {
+  counter.fetch_add(amount, std::memory_order_relaxed);
+}
+
+}  // namespace orbitkv::client
