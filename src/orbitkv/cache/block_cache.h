@@ -22,15 +22,18 @@
 //             its ref; a child's depth is its parent's plus one.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "orbitkv/base/result.h"
 #include "orbitkv/base/units.h"
+#include "orbitkv/cache/block_index.h"
 #include "orbitkv/cache/eviction.h"
 #include "orbitkv/pool/pool.h"
 #include "orbitkv/state/state_key.h"
@@ -57,6 +60,7 @@ struct ComponentSpec {
   std::uint32_t group = 0;
   std::uint32_t shard = 0;
   std::uint32_t slot_bytes = 0;  // pages and checksum list of one block
+  auto operator<=>(const ComponentSpec&) const = default;
 };
 
 // Implemented by who keeps the leases.
@@ -201,6 +205,120 @@ class BlockCache {
 
  private:
   static constexpr std::uint32_t kNone = 0xffffffffU;
+
+  enum class SlotUse : std::uint8_t { kNone, kReserved, kPresent, kSuspect, kDraining };
+  enum class Lateness : std::uint8_t { kNotWaiting, kWaiting, kLate };
+
+  // One per slot of the pool, so that a block's slots are a list without storage of its own and a slot names its block.
+  struct SlotNode {
+    std::uint64_t generation = 0;
+    std::uint32_t owner = kNone;  // entry; of a reserved slot the namespace row
+    std::uint32_t next = kNone;   // slot of the same entry
+    std::uint32_t component = 0;
+    SlotUse use = SlotUse::kNone;
+  };
+
+  // The first cache line is what a look-up reads.
+  struct alignas(64) Entry {
+    state::BlockHash hash{};
+    NamespaceRow row{};
+    std::uint32_t generation = 0;  // of the ref; changes when the entry is given back
+    std::uint32_t lacking = 0;     // components that are absent or suspect; 0 = served
+    std::uint32_t found = 0;
+    std::uint32_t granted = 0;
+    std::uint32_t first_slot = kNone;
+    std::uint64_t last_use_ns = 0;
+
+    std::uint64_t waiting_since_ns = 0;
+    std::uint32_t parent = kNone;
+    std::uint32_t children = 0;
+    std::uint32_t depth = 0;
+    std::uint32_t present = 0;   // components with a slot, with the suspect ones
+    std::uint32_t suspects = 0;  // of those
+    std::uint32_t prev_waiting = kNone;
+    std::uint32_t next_waiting = kNone;  // also links unused entries
+    bool used = false;
+    bool candidate = false;
+    Lateness lateness = Lateness::kNotWaiting;
+  };
+
+  struct List {
+    std::uint32_t head = kNone;
+    std::uint32_t tail = kNone;
+  };
+
+  struct Namespace {
+    std::vector<ComponentSpec> components;
+    std::uint64_t block_bytes = 0;
+    std::uint32_t lane = 0;
+  };
+
+  // Blocks whose components take the same slot sizes: evicting any of them makes room for any other.
+  struct Lane {
+    std::vector<std::uint64_t> slot_sizes;  // ascending, each once
+    List late;                              // incomplete for too long, oldest first
+    std::uint32_t evictions_since_reclaim = 0;
+    bool Has(std::uint64_t slot_bytes) const;
+  };
+
+  BlockCache(const CacheConfig& config, pool::Pool& pool, std::unique_ptr<EvictionPolicy> policy);
+
+  // block_cache.cc
+  const Namespace* FindNamespace(NamespaceRow row) const;
+  Result<std::uint32_t> LaneFor(std::span<const ComponentSpec> components);
+  std::uint32_t HashOf(NamespaceRow row, const state::BlockHash& hash) const;
+  std::uint32_t Lookup(NamespaceRow row, const state::BlockHash& hash) const;
+  const Entry* Deref(BlockRef ref) const;
+  Entry* Deref(BlockRef ref) { return const_cast<Entry*>(std::as_const(*this).Deref(ref)); }
+  BlockRef RefOf(std::uint32_t entry) const { return BlockRef{entry, entries_[entry].generation}; }
+  void TouchEntry(std::uint32_t entry);
+  void AdvanceClock(std::uint64_t now_ns) { now_ns_ = std::max(now_ns_, now_ns); }
+
+  // entries.cc
+  std::uint32_t NewEntry(NamespaceRow row, const state::BlockHash& hash, std::uint32_t depth);
+  void Settle(std::uint32_t entry);
+  void UpdateCandidate(std::uint32_t entry);
+  void SetParent(std::uint32_t entry, const state::BlockHash& parent);
+  void Attach(std::uint32_t entry, std::uint32_t slot, const CommitRequest& request);
+  void Detach(std::uint32_t entry, std::uint32_t slot);
+  void UnlinkSlot(std::uint32_t entry, std::uint32_t slot);
+  void FreeSlot(std::uint32_t slot);
+  void FreeDraining(std::uint32_t entry);
+  std::uint32_t FindComponent(const Entry& entry, std::uint32_t component) const;
+  void SetLacking(std::uint32_t entry, std::uint32_t lacking);
+  List& ListOf(const Entry& entry);
+  void SetLateness(std::uint32_t entry, Lateness lateness);
+
+  // room.cc
+  bool MakeRoom(std::uint64_t slot_bytes);
+  bool MakeEntryRoom();
+  bool EvictLate(std::uint64_t slot_bytes);
+  bool Reclaim(std::optional<pool::Window> window, std::uint64_t keep_since_ns);
+  bool ReclaimAny(std::uint64_t slot_bytes);
+  bool ReclaimColder(std::uint64_t slot_bytes, std::uint32_t own_lane, std::uint64_t own_last_use_ns);
+  bool IsEvictable(const Entry& entry) const;
+  void Evict(std::uint32_t entry);
+  std::uint32_t ColdestLane(std::uint64_t slot_bytes, bool with_that_size) const;
+  bool Revoke(std::uint32_t& budget);
+
+  // restore.cc
+  Result<PlanSlot> PlanAny(BlockRef ref, std::uint32_t component, bool suspect);
+  void DropSlot(std::uint32_t entry, std::uint32_t slot);
+
+  const CacheConfig config_;
+  pool::Pool& pool_;
+  std::unique_ptr<EvictionPolicy> policy_;
+  LeaseRevoker* revoker_ = nullptr;
+  BlockIndex index_;
+  std::vector<Entry> entries_;
+  std::uint32_t free_entries_ = 0;
+  std::vector<SlotNode> nodes_;        // by slot index
+  std::vector<Namespace> namespaces_;  // by row
+  std::vector<Lane> lanes_;
+  List waiting_;  // incomplete blocks that are not late yet, oldest first
+  std::uint64_t now_ns_ = 0;
+  CacheCounters counters_;
+  CacheGauges gauges_;
 };
 
 }  // namespace orbitkv::cache

@@ -1,0 +1,136 @@
+// Making room in the cache.
+//
+// In this order: blocks that stayed incomplete; the coldest leaf whose slots have the wanted size; when there is none,
+// a whole slab of other sizes; at last leases are revoked. A size that evicts its own blocks while colder ones of other
+// sizes lie in the pool takes a slab from those now and then, so that the pool follows the load.
+#include <limits>
+
+#include "orbitkv/base/check.h"
+#include "orbitkv/cache/block_cache.h"
+
+namespace orbitkv::cache {
+namespace {
+
+constexpr std::uint32_t kLateTries = 4;      // late blocks looked at: pinned ones are passed over
+constexpr std::uint32_t kWindowTries = 8;    // windows looked at for one reservation
+constexpr std::uint32_t kReclaimEvery = 32;  // own evictions between two slabs taken from colder sizes
+
+}  // namespace
+
+bool BlockCache::IsEvictable(const Entry& entry) const {
+  return entry.found == 0 && entry.granted == 0 && entry.suspects == 0;
+}
+
+void BlockCache::Evict(std::uint32_t index) {
+  ORBITKV_CHECK(IsEvictable(entries_[index]));
+  ++counters_.evictions;
+  while (entries_[index].present > 0) Detach(index, entries_[index].first_slot);
+  Settle(index);
+}
+
+// The lane whose victim was used longest ago, among those that have the size or among those that have not.
+std::uint32_t BlockCache::ColdestLane(std::uint64_t slot_bytes, bool with_that_size) const {
+  std::uint32_t coldest = kNone;
+  std::uint64_t last_use_ns = std::numeric_limits<std::uint64_t>::max();
+  for (std::uint32_t lane = 0; lane < lanes_.size(); ++lane) {
+    if (lanes_[lane].Has(slot_bytes) != with_that_size) continue;
+    const auto victim = policy_->Victim(lane);
+    if (!victim || entries_[*victim].last_use_ns >= last_use_ns) continue;
+    coldest = lane;
+    last_use_ns = entries_[*victim].last_use_ns;
+  }
+  return coldest;
+}
+
+bool BlockCache::EvictLate(std::uint64_t slot_bytes) {
+  for (const Lane& lane : lanes_) {
+    if (!lane.Has(slot_bytes)) continue;
+    std::uint32_t entry = lane.late.head;
+    for (std::uint32_t tries = 0; tries < kLateTries && entry != kNone; ++tries) {
+      if (IsEvictable(entries_[entry])) {
+        Evict(entry);
+        return true;
+      }
+      entry = entries_[entry].next_waiting;
+    }
+  }
+  return false;
+}
+
+// Evicts everything in the window if all of it may go and at most half of it was used since keep_since_ns.
+bool BlockCache::Reclaim(std::optional<pool::Window> window, std::uint64_t keep_since_ns) {
+  if (!window) return false;
+  std::uint64_t total = 0;
+  std::uint64_t kept_dear = 0;
+  const bool all = pool_.ForEachSlot(*window, [&](pool::SlotIndex slot) {
+    const SlotNode& node = nodes_[slot.value()];
+    if (node.use != SlotUse::kPresent || !IsEvictable(entries_[node.owner])) return false;
+    ++total;
+    if (entries_[node.owner].last_use_ns >= keep_since_ns) ++kept_dear;
+    return true;
+  });
+  if (!all || total == 0 || kept_dear * 2 > total) return false;
+  pool_.ForEachSlot(*window, [&](pool::SlotIndex slot) {
+    Evict(nodes_[slot.value()].owner);
+    return true;
+  });
+  ++counters_.reclaimed_slabs;
+  return true;
+}
+
+bool BlockCache::ReclaimAny(std::uint64_t slot_bytes) {
+  constexpr auto kAnyAge = std::numeric_limits<std::uint64_t>::max();
+  if (const std::uint32_t lane = ColdestLane(slot_bytes, false); lane != kNone) {
+    const std::uint32_t victim = policy_->Victim(lane).value();
+    if (Reclaim(pool_.WindowAt(pool::SlotIndex(entries_[victim].first_slot), slot_bytes), kAnyAge)) return true;
+  }
+  for (std::uint32_t tries = 0; tries < kWindowTries; ++tries) {
+    const auto window = pool_.NextWindow(slot_bytes);
+    if (!window) return false;
+    if (Reclaim(window, kAnyAge)) return true;
+  }
+  return false;
+}
+
+bool BlockCache::ReclaimColder(std::uint64_t slot_bytes, std::uint32_t own_lane, std::uint64_t own_last_use_ns) {
+  if (lanes_.size() == 1 || lanes_[own_lane].evictions_since_reclaim < kReclaimEvery) return false;
+  const std::uint32_t other = ColdestLane(slot_bytes, false);
+  if (other == kNone) return false;
+  const std::uint32_t victim = policy_->Victim(other).value();
+  if (entries_[victim].last_use_ns >= own_last_use_ns) return false;
+  lanes_[own_lane].evictions_since_reclaim = 0;
+  return Reclaim(pool_.WindowAt(pool::SlotIndex(entries_[victim].first_slot), slot_bytes), own_last_use_ns);
+}
+
+bool BlockCache::MakeRoom(std::uint64_t slot_bytes) {
+  if (EvictLate(slot_bytes)) return true;
+  const std::uint32_t lane = ColdestLane(slot_bytes, true);
+  if (lane == kNone) return ReclaimAny(slot_bytes);
+  const std::uint32_t victim = policy_->Victim(lane).value();
+  if (ReclaimColder(slot_bytes, lane, entries_[victim].last_use_ns)) return true;
+  ++lanes_[lane].evictions_since_reclaim;
+  Evict(victim);
+  return true;
+}
+
+// A free entry of the index, from the coldest leaf of all sizes.
+bool BlockCache::MakeEntryRoom() {
+  std::uint32_t revokes = config_.max_revokes;
+  do {
+    const std::uint32_t lane = ColdestLane(0, false);  // no lane has slots of size 0
+    if (lane != kNone) {
+      Evict(policy_->Victim(lane).value());
+      if (free_entries_ != kNone) return true;
+    }
+  } while (Revoke(revokes));
+  return free_entries_ != kNone;
+}
+
+bool BlockCache::Revoke(std::uint32_t& budget) {
+  if (revoker_ == nullptr || budget == 0 || !revoker_->RevokeOne()) return false;
+  --budget;
+  ++counters_.revoked;
+  return true;
+}
+
+}  // namespace orbitkv::cache
