@@ -12,7 +12,8 @@
 // held by
 //         a process that does not answer, kInvalid for an unusable path or directory. Peers that misbehave lose their
 //         connection.
-// Invariant: OnOpened comes first for a session, OnDeath last; nothing comes after OnDeath or Close.
+// Invariant: OnOpened comes first for a session, OnDeath last. After Close nothing comes but what was under way
+// already.
 #pragma once
 
 #include <cstddef>

@@ -66,7 +66,6 @@ struct ServerSessionStats {
 
 class ServerSession {
  public:
-  static constexpr std::size_t kMaxArgumentBytes = 40U << 20U;
   static constexpr std::size_t kMaxKeptAnswers = 4;
 
   static Result<std::unique_ptr<ServerSession>> Create(const ServerSessionOptions& options);
@@ -120,8 +119,9 @@ class ServerSession {
   wire::SessionHeader& header() const { return *reinterpret_cast<wire::SessionHeader*>(mapping_.data()); }
   std::span<std::byte> Slot(std::uint32_t arena_offset) const;
   bool HasCredit() const;
-  std::optional<ReceivedRequest> Accept(const wire::Descriptor& request, std::uint64_t now_ns);
-  std::optional<wire::AnswerStatus> TakeChunk(const wire::Descriptor& request);
+  bool Refuse(const wire::Descriptor& request, std::uint64_t now_ns);
+  bool TakeChunk(const wire::Descriptor& request);
+  ReceivedRequest OpenRequest(const wire::Descriptor& request);
   void DropExpired(std::uint64_t now_ns);
   void AnswerFetch(const wire::Descriptor& request);
   void Keep(const wire::Descriptor& request, wire::AnswerStatus status, std::uint64_t scalar0, std::uint64_t scalar1,
@@ -137,6 +137,7 @@ class ServerSession {
   RingConsumer requests_;
   RingProducer answers_;
   std::vector<Open> open_;
+  std::vector<std::uint32_t> free_;
   std::size_t open_count_ = 0;
   std::uint64_t next_serial_ = 1;
   std::uint32_t next_generation_ = 1;

@@ -54,7 +54,9 @@ class DispatcherWaiter {
   std::atomic<std::uint32_t>& asleep() const {
     return reinterpret_cast<wire::ManagerPage*>(page_.data())->dispatcher_asleep;
   }
-  bool TakeNotified() { return notified_.exchange(false, std::memory_order_acquire); }
+  bool TakeNotified() {
+    return notified_.load(std::memory_order_relaxed) && notified_.exchange(false, std::memory_order_acquire);
+  }
 
   const Options options_;
   os::UniqueFd page_fd_;

@@ -5,6 +5,8 @@
 
 #include <utility>
 
+#include "orbitkv/base/result.h"
+
 namespace orbitkv::os {
 
 class UniqueFd {
@@ -31,5 +33,8 @@ class UniqueFd {
  private:
   int fd_ = -1;
 };
+
+// A second descriptor of the same open file.
+Result<UniqueFd> Duplicate(int fd);
 
 }  // namespace orbitkv::os

@@ -25,6 +25,8 @@ inline constexpr std::uint32_t kPageBytes = 4096;
 // Entries of the request ring that only never-lost commands (RestoreEnd, PublishAbort, Release) may use, and slots.
 inline constexpr std::uint32_t kReservedEntries = 16;
 inline constexpr std::uint32_t kReservedSlots = 2;
+// Of one request, all chunks together.
+inline constexpr std::size_t kMaxArgumentBytes = 40U << 20U;
 
 static_assert(std::atomic<std::uint32_t>::is_always_lock_free);
 

@@ -1,0 +1,503 @@
+#include "orbitkv/channel/bootstrap_server.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <deque>
+#include <fmt/format.h>
+#include <map>
+#include <optional>
+
+#include "orbitkv/base/log.h"
+#include "orbitkv/base/mutex.h"
+#include "orbitkv/channel/handshake.h"
+#include "orbitkv/os/clock.h"
+#include "orbitkv/os/epoll.h"
+#include "orbitkv/os/eventfd.h"
+#include "orbitkv/os/file.h"
+#include "orbitkv/os/pidfd.h"
+#include "orbitkv/os/random.h"
+#include "orbitkv/os/thread.h"
+#include "orbitkv/os/unix_socket.h"
+
+namespace orbitkv::channel {
+namespace {
+
+constexpr const char* kLog = "bootstrap";
+constexpr std::size_t kMaxUnansweredFrames = 16;
+constexpr std::size_t kSpareConnections = 64;  // beyond sessions: handshakes, probes, refusals
+constexpr int kReadsPerTurn = 16;
+constexpr std::uint64_t kProbeNs = 1'000'000'000U;
+constexpr std::uint64_t kLockPollNs = 50'000'000U;
+constexpr std::uint64_t kListenerTag = 0;
+constexpr std::uint64_t kWakeTag = 1;
+
+std::string ParentOf(const std::string& path) {
+  const auto slash = path.rfind('/');
+  if (slash == std::string::npos) return ".";
+  return slash == 0 ? "/" : path.substr(0, slash);
+}
+
+Status CheckDirectory(const std::string& directory) {
+  ORBITKV_TRY(os::EnsureDirectory(directory, 0700));
+  ORBITKV_ASSIGN_OR_RETURN(const os::DirectoryFacts facts, os::DirectoryFactsOf(directory));
+  if (facts.uid != os::OwnUid() && facts.uid != 0) {
+    return Fail(Code::kRefused, "the socket's directory belongs to another user; choose another path", facts.uid);
+  }
+  if ((facts.mode & 022U) != 0 && (facts.mode & 01000U) == 0) {
+    log::Warning(kLog, "others may replace the socket directory={} mode={:o}; use a directory of mode 0700", directory,
+                 facts.mode);
+  }
+  return {};
+}
+
+// A killed Manager keeps its lock while its memory is torn down, so a held lock is waited for, unless someone answers.
+Result<os::FileLock> AcquireLock(const BootstrapOptions& options) {
+  const std::uint64_t deadline = os::DeadlineAfter(options.lock_wait_ns);
+  for (;;) {
+    ORBITKV_ASSIGN_OR_RETURN(auto lock, os::FileLock::TryAcquire(options.socket_path + ".lock"));
+    if (lock) return std::move(*lock);
+    const auto pid = ProbeManager(options.socket_path, std::min(os::DeadlineAfter(kProbeNs), deadline));
+    if (pid) {
+      return Fail(Code::kRefused, "another Manager serves this socket; stop it or choose another path",
+                  static_cast<std::uint64_t>(*pid));
+    }
+    if (os::MonotonicNs() >= deadline) {
+      return Fail(Code::kTimedOut, "the socket's lock is held by a process that does not answer");
+    }
+    os::WaitReadable(-1, std::min(os::DeadlineAfter(kLockPollNs), deadline));
+  }
+}
+
+struct Connection {
+  os::UniqueFd socket;
+  os::PeerCredentials peer;
+  wire::FrameReader reader;
+  std::vector<os::UniqueFd> received_fds;
+  std::vector<std::byte> out;
+  std::size_t out_sent = 0;
+  std::vector<os::UniqueFd> out_fds;  // with the first byte that is sent
+  std::uint64_t deadline_ns = os::kNoDeadline;
+  bool close_when_sent = false;
+  SessionId session;
+  os::UniqueFd pidfd;
+  std::map<std::uint64_t, std::uint32_t> unanswered;  // frame id -> kind
+};
+
+struct Order {
+  SessionId session;
+  bool close = false;
+  bool refused = false;
+  std::uint64_t frame_id = 0;
+  std::vector<std::byte> payload;
+};
+
+}  // namespace
+
+class BootstrapServer::Impl {
+ public:
+  Impl(const BootstrapOptions& options, BootstrapEvents* events) : options_(options), events_(events) {}
+
+  Status Start();
+  void Give(Order order) ORBITKV_EXCLUDES(mutex_);
+  void Stop() ORBITKV_EXCLUDES(mutex_);
+  std::size_t session_count() const { return session_count_.load(std::memory_order_relaxed); }
+
+ private:
+  using Connections = std::map<std::uint64_t, Connection>;
+
+  void Run();
+  std::uint64_t NextDeadline() const;
+  void AcceptAll();
+  void Obey() ORBITKV_EXCLUDES(mutex_);
+  void OnSocket(std::uint64_t id, std::uint32_t events);
+  void OnPidfd(std::uint64_t id);
+  void Expire();
+  Status Read(std::uint64_t id, Connection& connection);
+  Status OnMessage(std::uint64_t id, Connection& connection, wire::BootstrapMessage message);
+  Status OnHello(std::uint64_t id, Connection& connection, const wire::Hello& hello);
+  std::optional<wire::Refusal> Judge(const Connection& connection, const wire::Hello& hello) const;
+  Status Open(std::uint64_t id, Connection& connection, const wire::Hello& hello);
+  Status OnLifecycle(Connection& connection, wire::Lifecycle frame);
+  Status Send(std::uint64_t id, Connection& connection, const wire::BootstrapMessage& message);
+  Status Flush(std::uint64_t id, Connection& connection);
+  void Drop(std::uint64_t id);
+  void Forget(std::uint64_t id);
+
+  const BootstrapOptions options_;
+  BootstrapEvents* const events_;
+  std::optional<os::FileLock> lock_;
+  os::UniqueFd listener_;
+  os::EventFd wake_;
+  os::Epoll epoll_;
+  std::atomic<std::size_t> session_count_{0};
+
+  Mutex mutex_;
+  std::deque<Order> orders_ ORBITKV_GUARDED_BY(mutex_);
+  bool stopping_ ORBITKV_GUARDED_BY(mutex_) = false;
+
+  // Below: the server's thread only.
+  Connections connections_;
+  std::map<SessionId, std::uint64_t> by_session_;
+  std::uint64_t next_connection_ = 1;
+  std::uint64_t next_session_ = 1;
+  bool stop_seen_ = false;
+  std::vector<std::byte> buffer_ = std::vector<std::byte>(64U << 10U);
+
+  os::Thread thread_;
+};
+
+Status BootstrapServer::Impl::Start() {
+  ORBITKV_TRY(options_.geometry.Validate());
+  ORBITKV_TRY(CheckDirectory(ParentOf(options_.socket_path)));
+  ORBITKV_ASSIGN_OR_RETURN(lock_, AcquireLock(options_));
+  ORBITKV_ASSIGN_OR_RETURN(wake_, os::EventFd::Create());
+  ORBITKV_ASSIGN_OR_RETURN(epoll_, os::Epoll::Create());
+  ORBITKV_ASSIGN_OR_RETURN(listener_, os::ListenUnix(options_.socket_path));
+  ORBITKV_TRY(epoll_.Add(listener_.get(), EPOLLIN, kListenerTag));
+  ORBITKV_TRY(epoll_.Add(wake_.fd(), EPOLLIN, kWakeTag));
+  return thread_.Start("okv-bootstrap", [this] { Run(); });
+}
+
+void BootstrapServer::Impl::Give(Order order) {
+  {
+    MutexLock lock(mutex_);
+    if (stopping_) return;
+    orders_.push_back(std::move(order));
+  }
+  wake_.Signal();
+}
+
+void BootstrapServer::Impl::Stop() {
+  {
+    MutexLock lock(mutex_);
+    stopping_ = true;
+  }
+  if (!thread_.running()) return;
+  static_cast<void>(os::RemoveFile(options_.socket_path));
+  wake_.Signal();
+  thread_.Join();
+  listener_.reset();
+  lock_.reset();
+}
+
+void BootstrapServer::Impl::Run() {
+  std::array<os::Epoll::Event, 64> events;
+  while (!stop_seen_) {
+    const auto ready = epoll_.Wait(events, NextDeadline());
+    if (!ready) {
+      log::Error(kLog, "the socket is no longer served: {}", ToString(ready.error()));
+      break;
+    }
+    for (const auto& event : std::span(events).first(*ready)) {
+      const std::uint64_t id = event.tag / 2;
+      if (event.tag == kListenerTag) {
+        AcceptAll();
+      } else if (event.tag == kWakeTag) {
+        Obey();
+      } else if (event.tag % 2 == 0) {
+        OnSocket(id, event.events);
+      } else {
+        OnPidfd(id);
+      }
+    }
+    Expire();
+  }
+  connections_.clear();
+  by_session_.clear();
+  session_count_ = 0;
+}
+
+std::uint64_t BootstrapServer::Impl::NextDeadline() const {
+  std::uint64_t deadline = os::kNoDeadline;
+  for (const auto& [id, connection] : connections_) deadline = std::min(deadline, connection.deadline_ns);
+  return deadline;
+}
+
+void BootstrapServer::Impl::AcceptAll() {
+  for (;;) {
+    auto accepted = os::AcceptUnix(listener_.get());
+    if (!accepted) {
+      log::Warning(kLog, "cannot accept a client: {}", ToString(accepted.error()));
+      return;
+    }
+    if (!*accepted) return;
+    const auto peer = os::PeerOf((*accepted)->get());
+    if (!peer || connections_.size() >= options_.max_sessions + kSpareConnections) continue;
+    const std::uint64_t id = next_connection_++;
+    Connection& connection = connections_[id];
+    connection.socket = std::move(**accepted);
+    connection.peer = *peer;
+    connection.deadline_ns = os::DeadlineAfter(options_.handshake_ns);
+    if (!epoll_.Add(connection.socket.get(), EPOLLIN, id * 2)) connections_.erase(id);
+  }
+}
+
+void BootstrapServer::Impl::Obey() {
+  wake_.Drain();
+  std::deque<Order> orders;
+  {
+    MutexLock lock(mutex_);
+    orders.swap(orders_);
+    stop_seen_ = stopping_;
+  }
+  for (Order& order : orders) {
+    const auto at = by_session_.find(order.session);
+    if (at == by_session_.end()) continue;
+    const std::uint64_t id = at->second;
+    Connection& connection = connections_.at(id);
+    if (order.close) {
+      Forget(id);
+      continue;
+    }
+    const auto frame = connection.unanswered.find(order.frame_id);
+    if (!connection.socket.valid() || frame == connection.unanswered.end()) continue;
+    const wire::Lifecycle reply{.session = order.session,
+                                .id = order.frame_id,
+                                .kind = frame->second,
+                                .refused = order.refused,
+                                .payload = std::move(order.payload)};
+    connection.unanswered.erase(frame);
+    if (!Send(id, connection, reply)) Drop(id);
+  }
+}
+
+void BootstrapServer::Impl::OnSocket(std::uint64_t id, std::uint32_t events) {
+  const auto at = connections_.find(id);
+  if (at == connections_.end() || !at->second.socket.valid()) return;
+  Connection& connection = at->second;
+  Status status;
+  if ((events & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0) status = Read(id, connection);
+  if (status && (events & EPOLLOUT) != 0) status = Flush(id, connection);
+  if (status) return;
+  if (status.error().code != Code::kUnavailable) {
+    log::Warning(kLog, "connection closed pid={} session={}: {}", connection.peer.pid, connection.session.value(),
+                 ToString(status.error()));
+  }
+  Drop(id);
+}
+
+Status BootstrapServer::Impl::Read(std::uint64_t id, Connection& connection) {
+  for (int turn = 0; turn < kReadsPerTurn; ++turn) {
+    const bool greeting = connection.session.is_none();
+    ORBITKV_ASSIGN_OR_RETURN(const auto got, os::ReceiveSome(connection.socket.get(), buffer_,
+                                                             greeting ? &connection.received_fds : nullptr));
+    if (!got) return {};
+    if (*got == 0) return Fail(Code::kUnavailable, "the client closed the connection");
+    if (connection.received_fds.size() > os::kMaxPassedFds) {
+      return Fail(Code::kInvalid, "the client passed too many descriptors");
+    }
+    connection.reader.Append(std::span(buffer_).first(*got));
+    for (;;) {
+      ORBITKV_ASSIGN_OR_RETURN(const auto frame, connection.reader.Next());
+      if (!frame) break;
+      ORBITKV_ASSIGN_OR_RETURN(auto message, wire::DecodeFrame(*frame));
+      if (connection.close_when_sent) return Fail(Code::kUnavailable, "the client goes on after the end");
+      ORBITKV_TRY(OnMessage(id, connection, std::move(message)));
+    }
+  }
+  return {};
+}
+
+Status BootstrapServer::Impl::OnMessage(std::uint64_t id, Connection& connection, wire::BootstrapMessage message) {
+  if (auto* frame = std::get_if<wire::Lifecycle>(&message)) return OnLifecycle(connection, std::move(*frame));
+  if (!connection.session.is_none()) return Fail(Code::kInvalid, "a greeting in an open session");
+  if (const auto* hello = std::get_if<wire::Hello>(&message)) return OnHello(id, connection, *hello);
+  if (std::holds_alternative<wire::Probe>(message) && connection.peer.uid == os::OwnUid()) {
+    connection.close_when_sent = true;
+    return Send(id, connection, wire::ProbeReply{.pid = os::OwnPid()});
+  }
+  return Fail(Code::kInvalid, "a message that a client does not send");
+}
+
+Status BootstrapServer::Impl::OnHello(std::uint64_t id, Connection& connection, const wire::Hello& hello) {
+  if (const auto refusal = Judge(connection, hello)) {
+    log::Warning(kLog, "client refused name={} pid={} uid={}: {}", hello.name, connection.peer.pid, connection.peer.uid,
+                 refusal->text);
+    connection.close_when_sent = true;
+    return Send(id, connection, *refusal);
+  }
+  return Open(id, connection, hello);
+}
+
+std::optional<wire::Refusal> BootstrapServer::Impl::Judge(const Connection& connection,
+                                                          const wire::Hello& hello) const {
+  const auto refuse = [this](Code code, std::string text) {
+    return wire::Refusal{
+        .code = code, .text = std::move(text), .abi_min = options_.abi_min, .abi_max = options_.abi_max};
+  };
+  if (connection.peer.uid != os::OwnUid()) {
+    return refuse(Code::kRefused,
+                  fmt::format("this Manager serves uid {}, the client runs as uid {}; run both as one user",
+                              os::OwnUid(), connection.peer.uid));
+  }
+  if (hello.abi_max < options_.abi_min || hello.abi_min > options_.abi_max) {
+    return refuse(Code::kUnsupported,
+                  fmt::format("no common ABI version: the Manager speaks {} to {}, the client {} to {}; install one "
+                              "release of both",
+                              options_.abi_min, options_.abi_max, hello.abi_min, hello.abi_max));
+  }
+  if (session_count() >= options_.max_sessions) {
+    return refuse(Code::kBusy, fmt::format("all {} sessions are taken; raise max_sessions or end other clients",
+                                           options_.max_sessions));
+  }
+  if (connection.received_fds.size() != 1) {
+    return refuse(Code::kInvalid, "the greeting must carry the client's own pidfd and nothing else");
+  }
+  const auto pid = os::PidOf(connection.received_fds.front().get());
+  if (!pid) return refuse(Code::kInvalid, "the descriptor of the greeting is not a pidfd");
+  if (connection.peer.pid != 0 && *pid != 0 && *pid != connection.peer.pid) {
+    return refuse(Code::kRefused,
+                  fmt::format("the pidfd is of process {}, the connection of process {}", *pid, connection.peer.pid));
+  }
+  return std::nullopt;
+}
+
+Status BootstrapServer::Impl::Open(std::uint64_t id, Connection& connection, const wire::Hello& hello) {
+  ServerSessionOptions session{.session = SessionId(next_session_++),
+                               .client_token = 0,
+                               .abi = std::min(hello.abi_max, options_.abi_max),
+                               .purpose = hello.purpose,
+                               .name = hello.name,
+                               .pid = connection.peer.pid,
+                               .geometry = options_.geometry};
+  ORBITKV_TRY(os::RandomBytes(std::as_writable_bytes(std::span(&session.client_token, 1))));
+  ORBITKV_ASSIGN_OR_RETURN(auto server, ServerSession::Create(session));
+  std::vector<int> passed = {options_.manager_page_fd, server->session_fd(), server->doorbell_fd()};
+  passed.insert(passed.end(), options_.pool_fds.begin(), options_.pool_fds.end());
+  for (const int fd : passed) {
+    // Copies, since the dispatcher may end the session before they are on their way.
+    ORBITKV_ASSIGN_OR_RETURN(os::UniqueFd copy, os::Duplicate(fd));
+    connection.out_fds.push_back(std::move(copy));
+  }
+  connection.pidfd = std::move(connection.received_fds.front());
+  connection.received_fds.clear();
+  ORBITKV_TRY(epoll_.Add(connection.pidfd.get(), EPOLLIN, id * 2 + 1));
+  connection.session = session.session;
+  connection.deadline_ns = os::kNoDeadline;
+  by_session_[session.session] = id;
+  session_count_.fetch_add(1, std::memory_order_relaxed);
+  events_->OnOpened(std::move(server));
+  return Send(id, connection,
+              wire::Welcome{.abi = session.abi,
+                            .incarnation = options_.incarnation,
+                            .session = session.session,
+                            .client_token = session.client_token,
+                            .geometry = options_.geometry,
+                            .pool_bytes = options_.pool_bytes,
+                            .pool_named = options_.pool_named,
+                            .manager_pid = os::OwnPid()});
+}
+
+Status BootstrapServer::Impl::OnLifecycle(Connection& connection, wire::Lifecycle frame) {
+  if (connection.session.is_none() || frame.session != connection.session) {
+    return Fail(Code::kStale, "a frame of another session", frame.session.value(), connection.session.value());
+  }
+  if (connection.unanswered.size() >= kMaxUnansweredFrames ||
+      !connection.unanswered.emplace(frame.id, frame.kind).second) {
+    return Fail(Code::kInvalid, "too many frames at once, or one frame id twice", frame.id);
+  }
+  events_->OnFrame(connection.session, frame.id, frame.kind, std::move(frame.payload));
+  return {};
+}
+
+Status BootstrapServer::Impl::Send(std::uint64_t id, Connection& connection, const wire::BootstrapMessage& message) {
+  ORBITKV_ASSIGN_OR_RETURN(const auto bytes, wire::EncodeFrame(message));
+  connection.out.insert(connection.out.end(), bytes.begin(), bytes.end());
+  return Flush(id, connection);
+}
+
+Status BootstrapServer::Impl::Flush(std::uint64_t id, Connection& connection) {
+  while (connection.out_sent < connection.out.size()) {
+    std::vector<int> fds;
+    for (const auto& fd : connection.out_fds) fds.push_back(fd.get());
+    ORBITKV_ASSIGN_OR_RETURN(
+        const std::size_t sent,
+        os::SendSome(connection.socket.get(), std::span(connection.out).subspan(connection.out_sent), fds));
+    if (sent == 0) {
+      // It must read within the time of a handshake; what is stuck before it waits for nobody else.
+      if (connection.deadline_ns == os::kNoDeadline) connection.deadline_ns = os::DeadlineAfter(options_.handshake_ns);
+      return epoll_.Change(connection.socket.get(), EPOLLIN | EPOLLOUT, id * 2);
+    }
+    connection.out_sent += sent;
+    connection.out_fds.clear();
+  }
+  connection.out.clear();
+  connection.out_sent = 0;
+  if (connection.close_when_sent) return Fail(Code::kUnavailable, "all is said");
+  if (connection.session.is_none()) return {};
+  connection.deadline_ns = os::kNoDeadline;
+  return epoll_.Change(connection.socket.get(), EPOLLIN, id * 2);
+}
+
+void BootstrapServer::Impl::OnPidfd(std::uint64_t id) {
+  const auto at = connections_.find(id);
+  if (at == connections_.end() || !os::ProcessEnded(at->second.pidfd.get())) return;
+  const SessionId session = at->second.session;
+  Forget(id);
+  events_->OnDeath(session);
+}
+
+void BootstrapServer::Impl::Expire() {
+  const std::uint64_t now = os::MonotonicNs();
+  std::vector<std::uint64_t> late;
+  for (const auto& [id, connection] : connections_) {
+    if (connection.deadline_ns <= now) late.push_back(id);
+  }
+  for (const std::uint64_t id : late) Drop(id);
+}
+
+// Ends the connection. A session stays known until its process is dead or the Manager closes it.
+void BootstrapServer::Impl::Drop(std::uint64_t id) {
+  const auto at = connections_.find(id);
+  if (at == connections_.end()) return;
+  Connection& connection = at->second;
+  if (connection.session.is_none()) {
+    Forget(id);
+    return;
+  }
+  if (!connection.socket.valid()) return;
+  epoll_.Remove(connection.socket.get());
+  connection.socket.reset();
+  connection.deadline_ns = os::kNoDeadline;
+  connection.out.clear();
+  connection.out_fds.clear();
+  events_->OnHangup(connection.session);
+}
+
+void BootstrapServer::Impl::Forget(std::uint64_t id) {
+  const auto at = connections_.find(id);
+  if (at == connections_.end()) return;
+  Connection& connection = at->second;
+  // Explicitly: a copy of either descriptor in another process would keep its watch alive.
+  if (connection.socket.valid()) epoll_.Remove(connection.socket.get());
+  if (connection.pidfd.valid()) epoll_.Remove(connection.pidfd.get());
+  if (by_session_.erase(connection.session) > 0) session_count_.fetch_sub(1, std::memory_order_relaxed);
+  connections_.erase(at);
+}
+
+Result<std::unique_ptr<BootstrapServer>> BootstrapServer::Start(const BootstrapOptions& options,
+                                                                BootstrapEvents* events) {
+  auto impl = std::make_unique<Impl>(options, events);
+  ORBITKV_TRY(impl->Start());
+  return std::unique_ptr<BootstrapServer>(new BootstrapServer(std::move(impl)));
+}
+
+BootstrapServer::BootstrapServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+BootstrapServer::~BootstrapServer() { Stop(); }
+
+void BootstrapServer::Reply(SessionId session, std::uint64_t frame_id, std::span<const std::byte> payload,
+                            bool refused) {
+  impl_->Give({.session = session,
+               .refused = refused,
+               .frame_id = frame_id,
+               .payload = std::vector<std::byte>(payload.begin(), payload.end())});
+}
+
+void BootstrapServer::Close(SessionId session) { impl_->Give({.session = session, .close = true, .payload = {}}); }
+
+void BootstrapServer::Stop() { impl_->Stop(); }
+
+std::size_t BootstrapServer::session_count() const { return impl_->session_count(); }
+
+}  // namespace orbitkv::channel
