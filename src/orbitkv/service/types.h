@@ -1,7 +1,8 @@
 // What goes into and comes out of a Service: registrations, outcomes of its calls, and the figures it exports.
 // Owns: plain values. Threads: values. Blocks: no.
 // Units: bytes and counts as named. Errors: none of its own.
-// Invariant: counters only grow; every gauge but namespaces is zero when no session is open.
+// Invariant: counters only grow; when no session is open and all verifications are done, every gauge but namespaces is
+//            zero.
 #pragma once
 
 #include <cstdint>
@@ -37,7 +38,7 @@ struct Registration {
 struct RegisterOutcome {
   std::optional<Code> refused;  // empty when the session is registered
   std::string text;             // for people: why not, with both values where two disagree
-  InstanceId instance;
+  InstanceId instance{};
   bool namespace_ready = false;  // all ranks have registered
   state::Digest namespace_digest{};
 };
@@ -45,14 +46,14 @@ struct RegisterOutcome {
 // Of a query whose request is known. more: nothing is answered yet, call ContinueQuery.
 struct QueryOutcome {
   bool more = false;
-  LeaseId lease;  // none when nothing was found
+  LeaseId lease{};  // none when nothing was found
   std::uint32_t found_blocks = 0;
   std::uint32_t miss_reason = 0;  // wire::MissReason
 };
 
 struct ReserveOutcome {
-  bool more = false;          // call ContinueReserve; entries are appended step by step
-  ReservationId reservation;  // none when no block got a slot
+  bool more = false;            // call ContinueReserve; entries are appended step by step
+  ReservationId reservation{};  // none when no block got a slot
 };
 
 enum class PlanStatus : std::uint8_t {

@@ -1,0 +1,275 @@
+#include "orbitkv/service/grants.h"
+
+#include <algorithm>
+
+#include "orbitkv/base/check.h"
+
+namespace orbitkv::service {
+
+Status Grants::Begin(Session& session, LeaseId lease, const wire::BeginView& begin, GrantId grant,
+                     std::uint64_t now_ns) {
+  ORBITKV_TRY(CheckBegin(session, begin, grant));
+  Instance& instance = *session.instance;
+  const Lease* found = leases_.Find(instance, lease);
+  Status admitted = Admit(instance, found, begin);
+  Grant begun;
+  if (admitted) admitted = Pin(instance, *found, begin.header.boundary_blocks, begun.refs);
+  if (!admitted) {
+    ++counters_.grants_refused;
+    Bury(instance.id, grant);
+    return admitted;
+  }
+  ++counters_.grants;
+  if (!found->live) ++counters_.grants_late;
+  begun.instance = &instance;
+  begun.beginner = &session;
+  begun.hashes.assign(found->hashes.begin(), found->hashes.begin() + begin.header.boundary_blocks);
+  begun.open_ranks = begin.ranks.size();
+  for (const std::uint32_t rank : begin.ranks) begun.ranks.push_back({.rank = Rank(rank)});
+  cache_.Touch(begun.refs, now_ns);
+  grants_.emplace(GrantKey(instance.id, grant), std::move(begun));
+  ++open_grants_[instance.id];
+  leases_.End(lease);
+  return {};
+}
+
+// What is wrong with the request itself: the grant id is not buried for it.
+Status Grants::CheckBegin(const Session& session, const wire::BeginView& begin, GrantId grant) const {
+  const Instance& instance = *session.instance;
+  if (grant.is_none()) return Fail(Code::kInvalid, "grant ids start at 1");
+  if (begin.header.boundary_blocks == 0 || begin.ranks.empty()) {
+    return Fail(Code::kInvalid, "a restore begins with at least one block and one rank");
+  }
+  std::vector<bool> named(instance.ranks.size());
+  for (const std::uint32_t rank : begin.ranks) {
+    if (rank >= named.size()) return Fail(Code::kInvalid, "no such rank", rank, named.size());
+    if (named[rank]) return Fail(Code::kInvalid, "a rank is named twice", rank);
+    named[rank] = true;
+  }
+  if (grants_.contains({instance.id, grant}) || Ended(instance.id, grant)) {
+    return Fail(Code::kRefused, "the grant id is taken", grant.value());
+  }
+  return {};
+}
+
+Status Grants::Admit(const Instance& instance, const Lease* lease, const wire::BeginView& begin) {
+  for (const std::uint32_t rank : begin.ranks) {
+    if (!instance.RankLive(rank)) return Fail(Code::kRefused, "a rank has no live session", rank);
+  }
+  if (lease == nullptr) return Fail(Code::kNotFound, "the lease is gone");
+  if (begin.header.boundary_blocks > lease->hashes.size()) {
+    return Fail(Code::kRefused, "the boundary lies beyond what was found", begin.header.boundary_blocks,
+                lease->hashes.size());
+  }
+  const auto open = open_grants_.find(instance.id);
+  if (open != open_grants_.end() && open->second >= limits_.grants_per_instance) {
+    return Fail(Code::kBusy, "too many restores are under way", open->second);
+  }
+  return {};
+}
+
+// All or nothing. An expired lease has hashes only, and its blocks must fit into the budget again.
+Status Grants::Pin(Instance& instance, const Lease& lease, std::uint32_t count, std::vector<cache::BlockRef>& refs) {
+  if (lease.live) {
+    refs.assign(lease.refs.begin(), lease.refs.begin() + count);
+  } else if (cache_.MatchPrefix(instance.space->row, std::span(lease.hashes).first(count), refs) < count) {
+    return Fail(Code::kNotFound, "the lease expired and its blocks are no longer all here", refs.size(), count);
+  }
+  const std::uint64_t budget =
+      std::max<std::uint64_t>(1, limits_.lease_bytes_per_instance() / instance.space->block_bytes());
+  for (std::size_t i = 0; i < refs.size(); ++i) {
+    const bool fits = instance.leased.distinct() < budget || instance.leased.Holds(refs[i]);
+    if (fits && cache_.PinGranted(refs[i])) {
+      instance.leased.Add(refs[i]);
+      continue;
+    }
+    Unpin(instance, std::span(refs).first(i));
+    if (!fits) return Fail(Code::kBusy, "the instance's budget of leased bytes is used up", i, count);
+    return Fail(Code::kNotFound, "a block of the lease is no longer served", i);
+  }
+  return {};
+}
+
+Result<PlanStatus> Grants::Plan(Session& session, GrantId grant, Rank rank, std::vector<wire::PlanEntry>& out) {
+  out.clear();
+  if (!session.IsWorker() || session.registration->rank != rank) {
+    return Fail(Code::kRefused, "the session is not registered for this rank", rank.value());
+  }
+  const InstanceId instance = session.instance->id;
+  const auto found = grants_.find({instance, grant});
+  if (found == grants_.end()) {
+    const bool ended = Ended(instance, grant);
+    ++(ended ? counters_.plans_gone : counters_.plans_not_yet);
+    return ended ? PlanStatus::kGone : PlanStatus::kNotYet;
+  }
+  const auto pin = std::ranges::find(found->second.ranks, rank, &RankPin::rank);
+  if (pin == found->second.ranks.end() || pin->state == RankState::kEnded) {
+    ++counters_.plans_gone;
+    return PlanStatus::kGone;
+  }
+  if (pin->state == RankState::kArmed && pin->armed_by != &session) {
+    return Fail(Code::kRefused, "another session of this rank has fetched the plan", pin->armed_by->id.value());
+  }
+  const Result<PlanStatus> filled = FillPlan(session, found->second, out);
+  if (filled && *filled == PlanStatus::kArmed) {
+    ++counters_.plans;
+    if (pin->state == RankState::kWaiting) {
+      pin->state = RankState::kArmed;
+      pin->armed_by = &session;
+      ++session.armed_ranks;
+      ++armed_ranks_;
+    }
+    return filled;
+  }
+  ++counters_.plans_corrupt;
+  // A rank that was armed before may be copying by its first plan.
+  if (pin->state == RankState::kWaiting) EndPin(found, *pin);
+  return filled;
+}
+
+Result<PlanStatus> Grants::FillPlan(const Session& session, const Grant& grant, std::vector<wire::PlanEntry>& out) {
+  out.reserve(grant.refs.size());
+  for (const cache::BlockRef ref : grant.refs) {
+    const Result<cache::PlanSlot> slot = cache_.Plan(ref, session.registration->shard);
+    if (!slot) {
+      out.clear();
+      return PlanStatus::kCorrupt;
+    }
+    out.push_back({.offset = slot->offset,
+                   .generation = slot->generation,
+                   .slot_checksum = slot->checksum,
+                   .slot_bytes = slot->payload_bytes,
+                   .slab = slot->slab});
+  }
+  return PlanStatus::kArmed;
+}
+
+Status Grants::EndRank(Session& session, GrantId grant, Rank rank, wire::EndResult result,
+                       std::span<const std::uint32_t> indices) {
+  if (!session.IsWorker() || session.registration->rank != rank) {
+    return Fail(Code::kRefused, "the session is not registered for this rank", rank.value());
+  }
+  const auto found = grants_.find({session.instance->id, grant});
+  if (found == grants_.end()) return {};
+  Grant& ended = found->second;
+  const auto pin = std::ranges::find(ended.ranks, rank, &RankPin::rank);
+  if (pin == ended.ranks.end() || pin->state == RankState::kEnded) return {};
+  Status status;
+  if (pin->state == RankState::kArmed) {
+    const std::size_t blocks = ended.refs.size();
+    switch (result) {
+      case wire::EndResult::kOk:
+        ++counters_.restores_ok;
+        counters_.restored_blocks += blocks;
+        counters_.restored_bytes += blocks * session.instance->space->slot_bytes;
+        break;
+      case wire::EndResult::kMismatch:
+        ++counters_.restores_mismatch;
+        if (std::ranges::any_of(indices, [blocks](std::uint32_t index) { return index >= blocks; })) {
+          status = Fail(Code::kInvalid, "a mismatched block lies beyond the plan", blocks);
+        }
+        ReportMismatches(session, ended, indices);
+        break;
+      case wire::EndResult::kFailed: ++counters_.restores_failed; break;
+      default: status = Fail(Code::kInvalid, "unknown result of a restore", static_cast<std::uint64_t>(result));
+    }
+  }
+  EndPin(found, *pin);
+  return status;
+}
+
+void Grants::ReportMismatches(const Session& session, const Grant& grant, std::span<const std::uint32_t> indices) {
+  for (const std::uint32_t index : indices) {
+    if (index >= grant.refs.size()) continue;
+    verifications_.Report(session.id, *grant.instance->space, grant.hashes[index], grant.refs[index],
+                          session.registration->shard);
+  }
+}
+
+void Grants::Release(Session& session, GrantId grant) {
+  const auto found = grants_.find({session.instance->id, grant});
+  if (found != grants_.end()) {
+    EndWaiting(found);
+  } else if (!grant.is_none() && !Ended(session.instance->id, grant)) {
+    // Given up before its begin arrived: neither that begin nor a rank that waits for it shall succeed.
+    Bury(session.instance->id, grant);
+  }
+}
+
+void Grants::EndSession(Session& session) {
+  if (session.instance == nullptr) return;
+  const InstanceId instance = session.instance->id;
+  auto found = grants_.lower_bound({instance, GrantId(0)});
+  while (found != grants_.end() && found->first.first == instance) {
+    const auto next = std::next(found);
+    bool gone = false;
+    for (RankPin& pin : found->second.ranks) {
+      if (pin.armed_by != &session || pin.state != RankState::kArmed) continue;
+      gone = found->second.open_ranks == 1;
+      EndPin(found, pin);
+      if (gone) break;
+    }
+    if (!gone && found->second.beginner == &session) {
+      if (!EndWaiting(found)) found->second.beginner = nullptr;
+    }
+    found = next;
+  }
+  ORBITKV_CHECK(session.armed_ranks == 0);
+}
+
+void Grants::EndPin(GrantMap::iterator found, RankPin& pin) {
+  Grant& grant = found->second;
+  ORBITKV_CHECK(pin.state != RankState::kEnded);
+  if (pin.state == RankState::kArmed) {
+    --pin.armed_by->armed_ranks;
+    --armed_ranks_;
+  }
+  pin.state = RankState::kEnded;
+  pin.armed_by = nullptr;
+  if (--grant.open_ranks > 0) return;
+  Unpin(*grant.instance, grant.refs);
+  const auto [instance, id] = found->first;
+  if (const auto open = open_grants_.find(instance); --open->second == 0) open_grants_.erase(open);
+  grants_.erase(found);
+  Bury(instance, id);
+}
+
+// Whether the grant is gone, because no rank is armed.
+bool Grants::EndWaiting(GrantMap::iterator found) {
+  for (RankPin& pin : found->second.ranks) {
+    if (pin.state != RankState::kWaiting) continue;
+    const bool last = found->second.open_ranks == 1;
+    EndPin(found, pin);
+    if (last) return true;
+  }
+  return false;
+}
+
+void Grants::Unpin(Instance& instance, std::span<const cache::BlockRef> refs) {
+  for (const cache::BlockRef ref : refs) {
+    cache_.UnpinGranted(ref);
+    instance.leased.Remove(ref);
+  }
+}
+
+bool Grants::Ended(InstanceId instance, GrantId grant) const {
+  const auto ended = ended_.find(instance);
+  return ended != ended_.end() && ended->second.ids.contains(grant);
+}
+
+void Grants::Bury(InstanceId instance, GrantId grant) {
+  EndedIds& ended = ended_[instance];
+  if (!ended.ids.insert(grant).second) return;
+  ended.order.push_back(grant);
+  if (ended.order.size() > limits_.ended_grants_remembered) {
+    ended.ids.erase(ended.order.front());
+    ended.order.pop_front();
+  }
+}
+
+void Grants::Export(Gauges& gauges) const {
+  gauges.grants = grants_.size();
+  gauges.armed_ranks = armed_ranks_;
+}
+
+}  // namespace orbitkv::service

@@ -1,0 +1,98 @@
+// Restores that an engine has decided on: a grant pins its blocks until each rank that it names has ended.
+//
+// A rank waits until it fetches its plan, which arms it: from then on it may be copying out of the slots, and only its
+// own end, drain or death is proof that it is not. A rank that still waits may be ended by the beginner's word or
+// death. All ranks of a grant share one pin per block.
+//
+// Owns: grants with their granted pins in the cache and in the instances' accounts, and a bounded memory of ended ids.
+//       A Session outlives what it began or armed here: EndSession comes before it goes.
+// Threads: one. Blocks: no. Units: blocks.
+// Errors: as service.h says of each call.
+// Invariants: a grant has at least one rank that has not ended; an id is used once while it is remembered.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_set.h"
+
+#include "orbitkv/base/result.h"
+#include "orbitkv/base/units.h"
+#include "orbitkv/cache/block_cache.h"
+#include "orbitkv/service/leases.h"
+#include "orbitkv/service/limits.h"
+#include "orbitkv/service/registry.h"
+#include "orbitkv/service/types.h"
+#include "orbitkv/service/verifications.h"
+#include "orbitkv/wire/commands.h"
+
+namespace orbitkv::service {
+
+class Grants {
+ public:
+  Grants(const Limits& limits, cache::BlockCache& cache, Leases& leases, Verifications& verifications,
+         Counters& counters)
+      : limits_(limits), cache_(cache), leases_(leases), verifications_(verifications), counters_(counters) {}
+
+  // Sessions are registered.
+  Status Begin(Session& session, LeaseId lease, const wire::BeginView& begin, GrantId grant, std::uint64_t now_ns);
+  Result<PlanStatus> Plan(Session& session, GrantId grant, Rank rank, std::vector<wire::PlanEntry>& out);
+  Status EndRank(Session& session, GrantId grant, Rank rank, wire::EndResult result,
+                 std::span<const std::uint32_t> indices);
+  void Release(Session& session, GrantId grant);
+
+  void EndSession(Session& session);
+  void ForgetInstance(InstanceId instance) { ended_.erase(instance); }
+  void Export(Gauges& gauges) const;
+
+ private:
+  enum class RankState : std::uint8_t { kWaiting, kArmed, kEnded };
+  struct RankPin {
+    Rank rank;
+    RankState state = RankState::kWaiting;
+    Session* armed_by = nullptr;
+  };
+  struct Grant {
+    Instance* instance = nullptr;
+    Session* beginner = nullptr;
+    std::vector<state::BlockHash> hashes;
+    std::vector<cache::BlockRef> refs;
+    std::vector<RankPin> ranks;
+    std::size_t open_ranks = 0;
+  };
+  // The newest ended ids of one instance.
+  struct EndedIds {
+    std::deque<GrantId> order;
+    absl::flat_hash_set<GrantId> ids;  // looked up only
+  };
+  using GrantKey = std::pair<InstanceId, GrantId>;
+  using GrantMap = std::map<GrantKey, Grant>;
+
+  Status CheckBegin(const Session& session, const wire::BeginView& begin, GrantId grant) const;
+  Status Admit(const Instance& instance, const Lease* lease, const wire::BeginView& begin);
+  Status Pin(Instance& instance, const Lease& lease, std::uint32_t count, std::vector<cache::BlockRef>& refs);
+  Result<PlanStatus> FillPlan(const Session& session, const Grant& grant, std::vector<wire::PlanEntry>& out);
+  void ReportMismatches(const Session& session, const Grant& grant, std::span<const std::uint32_t> indices);
+  // Ends one rank; the grant goes with the last one, and then found is no longer valid.
+  void EndPin(GrantMap::iterator found, RankPin& pin);
+  bool EndWaiting(GrantMap::iterator found);
+  void Unpin(Instance& instance, std::span<const cache::BlockRef> refs);
+  bool Ended(InstanceId instance, GrantId grant) const;
+  void Bury(InstanceId instance, GrantId grant);
+
+  const Limits& limits_;
+  cache::BlockCache& cache_;
+  Leases& leases_;
+  Verifications& verifications_;
+  Counters& counters_;
+  GrantMap grants_;
+  std::map<InstanceId, EndedIds> ended_;
+  std::map<InstanceId, std::size_t> open_grants_;
+  std::uint64_t armed_ranks_ = 0;
+};
+
+}  // namespace orbitkv::service

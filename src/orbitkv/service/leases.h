@@ -1,0 +1,106 @@
+// Queries and what they found: a lease pins the found blocks for one request of one instance.
+//
+// A lease is live for Limits::lease_ns after its answer, then its pins end and only the hashes are kept, until
+// Limits::remembered_ns, so that a late begin can pin again what is still there. Ids rise with the time of the answer:
+// the leases that are no longer live are always the oldest ones.
+//
+// Owns: running queries (at most one per session), leases, and their found pins in the cache and in the instances'
+//       accounts. A Session outlives what it runs and holds here: EndSession comes before it goes.
+// Threads: one. Blocks: no. Units: nanoseconds, blocks.
+// Errors: kBusy when a bound of Limits is reached or the session has a query running; nothing has changed then.
+// Invariant: a request (of an instance) has at most one lease.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+
+#include "orbitkv/base/result.h"
+#include "orbitkv/base/units.h"
+#include "orbitkv/cache/block_cache.h"
+#include "orbitkv/service/limits.h"
+#include "orbitkv/service/registry.h"
+#include "orbitkv/service/types.h"
+#include "orbitkv/wire/commands.h"
+
+namespace orbitkv::service {
+
+struct RequestKey {
+  InstanceId instance;
+  std::uint64_t hi = 0;
+  std::uint64_t lo = 0;
+  auto operator<=>(const RequestKey&) const = default;
+  template <typename H>
+  friend H AbslHashValue(H h, const RequestKey& key) {
+    return H::combine(std::move(h), key.instance, key.hi, key.lo);
+  }
+};
+
+struct Lease {
+  LeaseId id;
+  Session* session = nullptr;
+  RequestKey request;
+  std::uint64_t answered_ns = 0;
+  bool live = true;
+  std::vector<state::BlockHash> hashes;
+  std::vector<cache::BlockRef> refs;  // while live, one per hash
+};
+
+class Leases : public cache::LeaseRevoker {
+ public:
+  Leases(const Limits& limits, cache::BlockCache& cache, Counters& counters)
+      : limits_(limits), cache_(cache), counters_(counters) {}
+
+  // The session is registered.
+  Result<QueryOutcome> Start(Session& session, const wire::QueryView& query, std::uint64_t now_ns);
+  Result<QueryOutcome> Continue(Session& session, std::uint64_t now_ns);
+  bool Running(const Session& session) const { return running_.contains(session.id); }
+  void CancelRunning(Session& session);
+
+  // Null when no lease of that id belongs to the instance.
+  const Lease* Find(const Instance& instance, LeaseId lease) const;
+  void End(LeaseId lease);
+  void EndSession(Session& session);
+
+  bool RevokeOne() override;
+  void Tick(std::uint64_t now_ns);
+  std::optional<std::uint64_t> NextDeadline() const;
+  void Export(Gauges& gauges) const;
+
+ private:
+  struct Query {
+    RequestKey request;
+    const Namespace* space = nullptr;
+    std::vector<state::BlockHash> hashes;
+    std::vector<cache::BlockRef> refs;  // pinned
+    std::uint32_t looked_at = 0;
+  };
+  using LeaseMap = std::map<LeaseId, Lease>;
+
+  bool Admit(const Session& session, const RequestKey& request, std::uint64_t hash_count);
+  QueryOutcome Step(Session& session, Query& query, std::uint64_t now_ns);
+  bool Take(Instance& instance, const Query& query, cache::BlockRef ref);
+  LeaseId Answer(Session& session, Query& query, std::uint64_t now_ns);
+  void Unpin(Instance& instance, std::vector<cache::BlockRef>& refs);
+  void Expire(Lease& lease);
+  LeaseMap::iterator Erase(LeaseMap::iterator lease);
+  LeaseMap::iterator FirstLive() { return leases_.lower_bound(first_live_); }
+
+  const Limits& limits_;
+  cache::BlockCache& cache_;
+  Counters& counters_;
+  std::map<SessionId, Query> running_;
+  LeaseMap leases_;
+  absl::flat_hash_map<RequestKey, LeaseId> by_request_;  // looked up only
+  LeaseId first_live_{1};                                // no lease before it is live
+  std::uint64_t next_lease_ = 1;
+  std::uint64_t live_ = 0;
+  std::uint64_t hashes_ = 0;  // of running queries and of leases
+};
+
+}  // namespace orbitkv::service

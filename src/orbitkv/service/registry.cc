@@ -1,0 +1,183 @@
+#include "orbitkv/service/registry.h"
+
+#include <algorithm>
+#include <fmt/format.h>
+#include <utility>
+
+#include "orbitkv/base/check.h"
+#include "orbitkv/service/registration_check.h"
+
+namespace orbitkv::service {
+namespace {
+
+RegisterOutcome Refuse(Code code, std::string text) {
+  RegisterOutcome outcome;
+  outcome.refused = code;
+  outcome.text = std::move(text);
+  return outcome;
+}
+
+state::Digest DigestOf(const Registration& worker) {
+  return state::NamespaceDigest(worker.computation, *worker.representation, worker.groups, worker.shard_count);
+}
+
+}  // namespace
+
+Status Registry::Open(SessionId session, Purpose purpose, std::uint64_t token) {
+  if (sessions_.size() >= limits_.max_sessions) {
+    return Fail(Code::kBusy, "too many sessions; raise max_sessions", sessions_.size(), limits_.max_sessions);
+  }
+  if (session.is_none() || sessions_.contains(session)) {
+    return Fail(Code::kInvalid, "the session is open already", session.value());
+  }
+  if (tokens_.contains(token)) return Fail(Code::kInvalid, "the token belongs to another session");
+  tokens_.emplace(token, session);
+  Session& opened = sessions_[session];
+  opened.id = session;
+  opened.purpose = purpose;
+  opened.token = token;
+  return {};
+}
+
+Session* Registry::Find(SessionId session) {
+  const auto found = sessions_.find(session);
+  return found == sessions_.end() ? nullptr : &found->second;
+}
+
+const Session* Registry::FindToken(std::uint64_t token) const {
+  const auto found = tokens_.find(token);
+  return found == tokens_.end() ? nullptr : &sessions_.at(found->second);
+}
+
+void Registry::Detach(Session& session) {
+  if (session.detached) return;
+  session.detached = true;
+  ++detached_;
+  if (session.instance == nullptr) return;
+  --session.instance->attached;
+  if (session.IsWorker()) --session.instance->ranks[session.registration->rank.value()].attached;
+}
+
+std::optional<InstanceId> Registry::Unregister(Session& session) {
+  if (session.instance == nullptr) return std::nullopt;
+  Instance& instance = *session.instance;
+  if (!session.detached) {
+    --instance.attached;
+    if (session.IsWorker()) --instance.ranks[session.registration->rank.value()].attached;
+  }
+  session.instance = nullptr;
+  session.registration.reset();
+  if (--instance.sessions > 0) return std::nullopt;
+  const InstanceId ended = instance.id;
+  // A newer instance may have taken the name over.
+  if (const auto name = names_.find(instance.name); name != names_.end() && name->second == ended) names_.erase(name);
+  instances_.erase(ended);
+  return ended;
+}
+
+std::optional<InstanceId> Registry::Close(SessionId session) {
+  Session* open = Find(session);
+  if (open == nullptr) return std::nullopt;
+  const std::optional<InstanceId> ended = Unregister(*open);
+  if (open->detached) --detached_;
+  tokens_.erase(open->token);
+  sessions_.erase(session);
+  return ended;
+}
+
+RegisterOutcome Registry::Register(Session& session, const Registration& registration, const Namespace*& formed) {
+  formed = nullptr;
+  if (session.registration) {
+    if (*session.registration == registration) return Outcome(session);
+    return Refuse(Code::kRefused, fmt::format("this session is registered for instance '{}' with another layout: "
+                                              "unregister it first or open a new session",
+                                              session.registration->instance));
+  }
+  if (std::string text = CheckRegistration(registration, limits_); !text.empty()) {
+    return Refuse(Code::kInvalid, std::move(text));
+  }
+  Instance* instance = nullptr;
+  if (const auto name = names_.find(registration.instance); name != names_.end()) {
+    instance = &instances_.at(name->second);
+    if (std::string text = CheckAgreement(registration, *instance); !text.empty()) {
+      if (instance->attached > 0) return Refuse(Code::kRefused, std::move(text));
+      // All that is left of the earlier engine of this name are processes that are gone or going: a new one begins.
+      instance = nullptr;
+    }
+  }
+  if (instance == nullptr && instances_.size() >= limits_.max_instances) {
+    return Refuse(Code::kBusy, fmt::format("{} instances are registered, which is the limit", instances_.size()));
+  }
+  if (CompletesRanks(registration, instance)) {
+    if (std::string text = CheckCoverage(registration, instance); !text.empty()) {
+      return Refuse(Code::kRefused, std::move(text));
+    }
+    if (spaces_.size() >= limits_.max_namespaces && !spaces_.contains(DigestOf(registration))) {
+      return Refuse(Code::kExhausted,
+                    fmt::format("{} namespaces are known, which is the limit: restart the Manager to forget old models",
+                                spaces_.size()));
+    }
+  }
+  session.instance = &Join(instance, registration);
+  session.registration = registration;
+  FormNamespace(*session.instance, formed);
+  return Outcome(session);
+}
+
+Instance& Registry::Join(Instance* instance, const Registration& registration) {
+  if (instance == nullptr) {
+    const InstanceId id(next_instance_++);
+    names_[registration.instance] = id;
+    instance = &instances_[id];
+    instance->id = id;
+    instance->name = registration.instance;
+    instance->computation = registration.computation;
+    instance->shard_count = registration.shard_count;
+    instance->ranks.resize(registration.world_size);
+  }
+  ++instance->sessions;
+  ++instance->attached;
+  if (registration.role != Role::kScheduler) {
+    instance->representation = registration.representation;
+    instance->groups = registration.groups;
+    RankSlot& rank = instance->ranks[registration.rank.value()];
+    rank.shard = registration.shard;
+    ++rank.attached;
+  }
+  return *instance;
+}
+
+void Registry::FormNamespace(Instance& instance, const Namespace*& formed) {
+  if (instance.space != nullptr) return;
+  if (!std::ranges::all_of(instance.ranks, [](const RankSlot& rank) { return rank.attached > 0; })) return;
+  const state::Digest digest =
+      state::NamespaceDigest(instance.computation, *instance.representation, instance.groups, instance.shard_count);
+  auto space = spaces_.find(digest);
+  if (space == spaces_.end()) {
+    const state::GroupShape& group = instance.groups.front();
+    const Namespace made{NamespaceRow(next_row_++), digest, group, instance.shard_count, SlotBytes(group)};
+    space = spaces_.emplace(digest, made).first;
+    formed = &space->second;
+  }
+  instance.space = &space->second;
+}
+
+std::uint64_t Registry::leased_bytes() const {
+  std::uint64_t bytes = 0;
+  for (const auto& [id, instance] : instances_) {
+    if (instance.space != nullptr) bytes += instance.leased.distinct() * instance.space->block_bytes();
+  }
+  return bytes;
+}
+
+RegisterOutcome Registry::Outcome(const Session& session) const {
+  RegisterOutcome outcome;
+  outcome.instance = session.instance->id;
+  if (const Namespace* space = session.instance->space; space != nullptr) {
+    outcome.namespace_ready = true;
+    outcome.namespace_digest = space->digest;
+  }
+  return outcome;
+}
+
+}  // namespace orbitkv::service

@@ -1,0 +1,116 @@
+// Who is connected and to which engine each session belongs; which engines have a namespace.
+//
+// A rank of an instance is live while an attached session is registered for it. The namespace is formed once, when all
+// ranks are live together; it then stays the instance's, whatever dies, because nothing about the engine changed.
+//
+// Owns: sessions, instances and the table of namespaces. Pointers it hands out live until the session or instance ends.
+// Threads: one. Blocks: no.
+// Units: counts. Errors: as service.h says of Register; after a refusal nothing has changed.
+// Invariants: an instance exists while a session is registered for it; ids of instances and rows are never reused.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "orbitkv/base/result.h"
+#include "orbitkv/base/units.h"
+#include "orbitkv/service/block_account.h"
+#include "orbitkv/service/limits.h"
+#include "orbitkv/service/types.h"
+#include "orbitkv/state/identity.h"
+
+namespace orbitkv::service {
+
+struct Namespace {
+  NamespaceRow row;
+  state::Digest digest{};
+  state::GroupShape group;
+  std::uint32_t shard_count = 0;
+  std::uint32_t slot_bytes = 0;  // of one block in one shard
+
+  std::uint64_t block_bytes() const { return std::uint64_t{slot_bytes} * shard_count; }
+};
+
+// Pages of one block in one shard with their list of checksums. 0 when it does not fit 32 bits.
+std::uint32_t SlotBytes(const state::GroupShape& group);
+
+struct RankSlot {
+  std::optional<std::uint32_t> shard;  // known since its first worker registered
+  std::uint32_t attached = 0;          // sessions
+};
+
+struct Instance {
+  InstanceId id;
+  std::string name;
+  state::Digest computation{};
+  std::uint32_t shard_count = 0;
+  std::optional<state::Digest> representation;  // known since the first worker registered
+  std::vector<state::GroupShape> groups;
+  std::vector<RankSlot> ranks;
+  std::uint32_t sessions = 0;
+  std::uint32_t attached = 0;
+  const Namespace* space = nullptr;  // formed, or null
+  BlockAccount leased;               // found and granted
+
+  bool RankLive(std::uint32_t rank) const { return rank < ranks.size() && ranks[rank].attached > 0; }
+};
+
+struct Session {
+  SessionId id;
+  Purpose purpose = Purpose::kControl;
+  std::uint64_t token = 0;
+  bool detached = false;
+  std::optional<Registration> registration;
+  Instance* instance = nullptr;  // set with registration
+
+  std::uint32_t operations = 0;  // queries that run, and leases with those remembered
+  std::uint32_t reservations = 0;
+  std::uint64_t reserved_bytes = 0;
+  std::uint64_t armed_ranks = 0;
+  std::uint64_t false_alarms = 0;
+
+  bool IsWorker() const { return registration && registration->role != Role::kScheduler; }
+};
+
+class Registry {
+ public:
+  explicit Registry(const Limits& limits) : limits_(limits) {}
+
+  Status Open(SessionId session, Purpose purpose, std::uint64_t token);
+  // An open session, attached or not; null when there is none.
+  Session* Find(SessionId session);
+  const Session* FindToken(std::uint64_t token) const;
+  void Detach(Session& session);
+  // The instance that ended because this was its last session.
+  std::optional<InstanceId> Unregister(Session& session);
+  std::optional<InstanceId> Close(SessionId session);
+
+  // formed: the namespace that this registration was the first to give, which no instance has had before, or null.
+  RegisterOutcome Register(Session& session, const Registration& registration, const Namespace*& formed);
+
+  const std::map<SessionId, Session>& sessions() const { return sessions_; }
+  std::size_t instance_count() const { return instances_.size(); }
+  std::size_t namespace_count() const { return spaces_.size(); }
+  std::uint32_t detached_count() const { return detached_; }
+  std::uint64_t leased_bytes() const;  // distinct within each instance
+
+ private:
+  RegisterOutcome Outcome(const Session& session) const;
+  Instance& Join(Instance* instance, const Registration& registration);
+  void FormNamespace(Instance& instance, const Namespace*& formed);
+
+  const Limits limits_;
+  std::map<SessionId, Session> sessions_;
+  std::map<std::uint64_t, SessionId> tokens_;
+  std::map<InstanceId, Instance> instances_;
+  std::map<std::string, InstanceId> names_;  // the instance that a registration of this name joins
+  std::map<state::Digest, Namespace> spaces_;
+  std::uint32_t next_instance_ = 1;
+  std::uint32_t next_row_ = 1;
+  std::uint32_t detached_ = 0;
+};
+
+}  // namespace orbitkv::service

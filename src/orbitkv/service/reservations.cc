@@ -1,0 +1,252 @@
+#include "orbitkv/service/reservations.h"
+
+#include <algorithm>
+
+#include "orbitkv/base/check.h"
+
+namespace orbitkv::service {
+namespace {
+
+// Depth is a number of blocks; twice the longest prompt imaginable still fits.
+constexpr std::uint32_t kMaxDepth = 1U << 30U;
+
+}  // namespace
+
+Status Reservations::Check(const Session& session, const wire::ReserveView& reserve) const {
+  if (!session.IsWorker()) return Fail(Code::kRefused, "a scheduler has no shard to publish");
+  if (reserve.header.shard != session.registration->shard) {
+    return Fail(Code::kRefused, "the session is not registered for this shard", reserve.header.shard,
+                session.registration->shard);
+  }
+  if (reserve.header.group != 0) {
+    return Fail(Code::kInvalid, "the instance has no such cache group", reserve.header.group);
+  }
+  const std::uint32_t slot_bytes = SlotBytes(session.registration->groups.front());
+  if (reserve.header.slot_bytes != slot_bytes) {
+    return Fail(Code::kInvalid, "slot_bytes differs from what was registered", reserve.header.slot_bytes, slot_bytes);
+  }
+  if (reserve.hashes.empty() || reserve.hashes.size() > wire::kMaxBlocksPerReserve) {
+    return Fail(Code::kInvalid, "too few or too many blocks in one reserve", reserve.hashes.size(),
+                wire::kMaxBlocksPerReserve);
+  }
+  if (reserve.header.first_depth > kMaxDepth) {
+    return Fail(Code::kInvalid, "the depth is out of range", reserve.header.first_depth);
+  }
+  if (session.reservations >= limits_.reservations_per_session) {
+    return Fail(Code::kBusy, "too many reservations are open: commit or abort some", session.reservations);
+  }
+  return {};
+}
+
+Result<ReserveOutcome> Reservations::Start(Session& session, const wire::ReserveView& reserve, std::uint64_t now_ns,
+                                           std::vector<wire::ReserveEntry>& out) {
+  out.clear();
+  ORBITKV_TRY(Check(session, reserve));
+  Reserve started;
+  started.reservation.session = &session;
+  started.reservation.header = reserve.header;
+  started.reservation.blocks.resize(reserve.hashes.size());
+  for (std::size_t i = 0; i < reserve.hashes.size(); ++i) started.reservation.blocks[i].hash = reserve.hashes[i];
+  if (reserve.hashes.size() <= limits_.step_hashes) return Step(started, now_ns, out);
+  Reserve& running = running_.emplace(session.id, std::move(started)).first->second;
+  const ReserveOutcome outcome = Step(running, now_ns, out);
+  if (!outcome.more) running_.erase(session.id);
+  return outcome;
+}
+
+Result<ReserveOutcome> Reservations::Continue(Session& session, std::uint64_t now_ns,
+                                              std::vector<wire::ReserveEntry>& out) {
+  const auto running = running_.find(session.id);
+  if (running == running_.end()) return Fail(Code::kInvalid, "no reserve of this session is running");
+  const ReserveOutcome outcome = Step(running->second, now_ns, out);
+  if (!outcome.more) running_.erase(running);
+  return outcome;
+}
+
+ReserveOutcome Reservations::Step(Reserve& reserve, std::uint64_t now_ns, std::vector<wire::ReserveEntry>& out) {
+  std::vector<Block>& blocks = reserve.reservation.blocks;
+  const std::size_t end = std::min(blocks.size(), reserve.looked_at + limits_.step_hashes);
+  out.reserve(out.size() + end - reserve.looked_at);
+  for (; reserve.looked_at < end; ++reserve.looked_at) {
+    out.push_back(ReserveBlock(reserve, blocks[reserve.looked_at], now_ns));
+  }
+  if (end < blocks.size()) return {.more = true};
+  if (reserve.reservation.open_slots == 0) return {};
+  const ReservationId id(next_reservation_++);
+  ++reserve.reservation.session->reservations;
+  reservations_.emplace_hint(reservations_.end(), id, std::move(reserve.reservation));
+  return {.reservation = id};
+}
+
+wire::ReserveEntry Reservations::ReserveBlock(Reserve& reserve, Block& block, std::uint64_t now_ns) {
+  Session& session = *reserve.reservation.session;
+  const Instance& instance = *session.instance;
+  const wire::ReserveHeader& header = reserve.reservation.header;
+  wire::ReserveEntry entry{.offset = 0,
+                           .generation = 0,
+                           .slot_bytes = header.slot_bytes,
+                           .status = static_cast<std::uint32_t>(wire::ReserveStatus::kNotNow)};
+  if (instance.space == nullptr) {  // no name to store a block under
+    ++counters_.blocks_not_now;
+    return entry;
+  }
+  Admissions& admissions =
+      admissions_.try_emplace(instance.id, instance.shard_count, limits_.admissions_remembered).first->second;
+  const std::optional<bool> decided = admissions.Ask(block.hash, header.shard);
+  const bool over_budget =
+      session.reserved_bytes > 0 &&
+      session.reserved_bytes + pool::Pool::SlotBytes(header.slot_bytes) > limits_.reserved_bytes_per_session();
+  cache::ReserveOutcome outcome;
+  if (!reserve.stopped && !over_budget && decided.value_or(true)) {
+    outcome = cache_.Reserve(instance.space->row, block.hash, header.shard, now_ns);
+  }
+  if (!decided) admissions.Decide(block.hash, header.shard, outcome.status != cache::ReserveStatus::kNotNow);
+  switch (outcome.status) {
+    case cache::ReserveStatus::kHaveIt:
+      ++counters_.blocks_already_here;
+      entry.status = static_cast<std::uint32_t>(wire::ReserveStatus::kHaveIt);
+      break;
+    case cache::ReserveStatus::kSlot:
+      ++counters_.blocks_reserved;
+      entry.status = static_cast<std::uint32_t>(wire::ReserveStatus::kSlot);
+      entry.offset = outcome.slot.offset;
+      entry.generation = outcome.slot.generation;
+      block.slot = outcome.slot.index;
+      block.generation = outcome.slot.generation;
+      block.slot_bytes = outcome.slot.slot_bytes;
+      ++reserve.reservation.open_slots;
+      ++reserved_slots_;
+      reserved_bytes_ += block.slot_bytes;
+      session.reserved_bytes += block.slot_bytes;
+      break;
+    case cache::ReserveStatus::kNotNow:
+      ++counters_.blocks_not_now;
+      if (over_budget && !reserve.stopped) ++counters_.blocks_over_budget;
+      reserve.stopped = true;
+      break;
+  }
+  return entry;
+}
+
+std::uint32_t Reservations::Commit(const Session& session, ReservationId reservation, const wire::CommitView& commit,
+                                   std::uint64_t now_ns, std::vector<std::uint32_t>& outcomes) {
+  outcomes.clear();
+  outcomes.reserve(commit.entries.size());
+  const auto found = Find(session, reservation);
+  std::uint32_t stored = 0;
+  for (const wire::CommitEntry& entry : commit.entries) {
+    const wire::CommitOutcome outcome =
+        found == reservations_.end() ? wire::CommitOutcome::kLost : CommitBlock(found->second, entry, now_ns);
+    switch (outcome) {
+      case wire::CommitOutcome::kStored:
+        ++stored;
+        ++counters_.blocks_stored;
+        counters_.bytes_stored += found->second.header.slot_bytes;
+        break;
+      case wire::CommitOutcome::kAlreadyThere: ++counters_.blocks_already_there; break;
+      case wire::CommitOutcome::kLost: ++counters_.blocks_lost; break;
+    }
+    outcomes.push_back(static_cast<std::uint32_t>(outcome));
+  }
+  if (found != reservations_.end() && found->second.open_slots == 0) Erase(found);
+  return stored;
+}
+
+wire::CommitOutcome Reservations::CommitBlock(Reservation& reservation, const wire::CommitEntry& entry,
+                                              std::uint64_t now_ns) {
+  if (entry.index >= reservation.blocks.size()) return wire::CommitOutcome::kLost;
+  Block& block = reservation.blocks[entry.index];
+  if (block.slot.is_none() || block.generation != entry.generation) return wire::CommitOutcome::kLost;
+  const wire::ReserveHeader& header = reservation.header;
+  cache::CommitRequest request;
+  request.row = reservation.session->instance->space->row;
+  request.hash = block.hash;
+  request.depth = header.first_depth + entry.index;
+  if (entry.index > 0) {
+    request.parent = reservation.blocks[entry.index - 1].hash;
+  } else if (header.first_depth > 0) {
+    request.parent = header.parent;
+  }
+  request.component = header.shard;
+  request.slot = block.slot;
+  request.generation = block.generation;
+  request.checksum = entry.slot_checksum;
+  request.prompt_tokens = header.prompt_tokens;
+  request.answer_tokens = header.answer_tokens;
+  const cache::CommitOutcome outcome = cache_.Commit(request, now_ns);
+  CloseSlot(reservation, block);
+  switch (outcome) {
+    case cache::CommitOutcome::kStored: return wire::CommitOutcome::kStored;
+    case cache::CommitOutcome::kAlreadyThere: return wire::CommitOutcome::kAlreadyThere;
+    case cache::CommitOutcome::kLost: break;
+  }
+  return wire::CommitOutcome::kLost;
+}
+
+void Reservations::Abort(const Session& session, ReservationId reservation) {
+  const auto found = Find(session, reservation);
+  if (found == reservations_.end()) return;
+  AbortSlots(found->second);
+  Erase(found);
+}
+
+void Reservations::CancelRunning(Session& session) {
+  const auto running = running_.find(session.id);
+  if (running == running_.end()) return;
+  AbortSlots(running->second.reservation);
+  running_.erase(running);
+}
+
+void Reservations::EndSession(Session& session) {
+  CancelRunning(session);
+  for (auto found = reservations_.begin(); found != reservations_.end() && session.reservations > 0;) {
+    const auto next = std::next(found);
+    if (found->second.session == &session) {
+      AbortSlots(found->second);
+      Erase(found);
+    }
+    found = next;
+  }
+  ORBITKV_CHECK(session.reservations == 0 && session.reserved_bytes == 0);
+}
+
+Reservations::ReservationMap::iterator Reservations::Find(const Session& session, ReservationId reservation) {
+  const auto found = reservations_.find(reservation);
+  return found != reservations_.end() && found->second.session == &session ? found : reservations_.end();
+}
+
+void Reservations::CloseSlot(Reservation& reservation, Block& block) {
+  --reservation.open_slots;
+  --reserved_slots_;
+  reserved_bytes_ -= block.slot_bytes;
+  reservation.session->reserved_bytes -= block.slot_bytes;
+  block.slot = pool::SlotIndex();
+}
+
+void Reservations::AbortSlots(Reservation& reservation) {
+  if (reservation.open_slots == 0) return;
+  const NamespaceRow row = reservation.session->instance->space->row;
+  for (Block& block : reservation.blocks) {
+    if (block.slot.is_none()) continue;
+    ORBITKV_CHECK(cache_.AbortReserved(block.slot, block.generation).has_value());
+    CloseSlot(reservation, block);
+    ++counters_.blocks_aborted;
+    // What other shards have stored of this block may now stay without this one's part.
+    cache_.WriterLost(row, block.hash);
+  }
+}
+
+void Reservations::Erase(ReservationMap::iterator reservation) {
+  --reservation->second.session->reservations;
+  reservations_.erase(reservation);
+}
+
+void Reservations::Export(Gauges& gauges) const {
+  gauges.running_reserves = running_.size();
+  gauges.reservations = reservations_.size();
+  gauges.reserved_slots = reserved_slots_;
+  gauges.reserved_bytes = reserved_bytes_;
+  for (const auto& [instance, admissions] : admissions_) gauges.admissions += admissions.size();
+}
+
+}  // namespace orbitkv::service

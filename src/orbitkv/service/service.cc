@@ -1,0 +1,297 @@
+#include "orbitkv/service/service.h"
+
+#include <algorithm>
+#include <fmt/format.h>
+#include <string>
+#include <utility>
+
+#include "orbitkv/base/check.h"
+#include "orbitkv/cache/block_cache.h"
+#include "orbitkv/service/grants.h"
+#include "orbitkv/service/leases.h"
+#include "orbitkv/service/registry.h"
+#include "orbitkv/service/reservations.h"
+#include "orbitkv/service/verifications.h"
+
+namespace orbitkv::service {
+
+struct Service::Parts {
+  Parts(const Limits& service_limits, cache::BlockCache& block_cache)
+      : limits(service_limits),
+        cache(block_cache),
+        registry(limits),
+        leases(limits, cache, counters),
+        verifications(limits, cache, counters),
+        grants(limits, cache, leases, verifications, counters),
+        reservations(limits, cache, counters) {}
+
+  const Limits limits;
+  cache::BlockCache& cache;
+  Counters counters;
+  Registry registry;
+  Leases leases;
+  Verifications verifications;
+  Grants grants;
+  Reservations reservations;
+  std::uint64_t now_ns = 0;
+
+  // Later parts subtract times: a clock that seems to run backwards stands still here.
+  std::uint64_t At(std::uint64_t time_ns) { return now_ns = std::max(now_ns, time_ns); }
+
+  // The session, attached and registered.
+  Result<Session*> Registered(SessionId session) {
+    Session* found = registry.Find(session);
+    if (found == nullptr || found->detached) return Fail(Code::kNotFound, "the session is not open", session.value());
+    if (found->instance == nullptr) return Fail(Code::kRefused, "the session has not registered", session.value());
+    return found;
+  }
+  // The same with nothing of it running.
+  Result<Session*> Idle(SessionId session) {
+    ORBITKV_ASSIGN_OR_RETURN(Session * found, Registered(session));
+    if (leases.Running(*found) || reservations.Running(*found)) {
+      return Fail(Code::kBusy, "the session has a call that is not finished", session.value());
+    }
+    return found;
+  }
+
+  void EndAll(Session& session) {
+    if (session.instance == nullptr) return;
+    leases.EndSession(session);
+    grants.EndSession(session);
+    reservations.EndSession(session);
+  }
+  // Why a block of this worker can never be in the pool, or empty.
+  std::string Misfit(const Registration& registration) const {
+    if (registration.role == Role::kScheduler || registration.groups.size() != 1) return {};
+    const std::uint32_t slot_bytes = SlotBytes(registration.groups.front());
+    if (slot_bytes == 0 || cache.pool().SlabUnits(pool::Pool::SlotBytes(slot_bytes)) > 0) return {};
+    return fmt::format("a block takes {} bytes, too many for a pool of {}: start the Manager with a larger pool",
+                       slot_bytes, limits.pool_bytes);
+  }
+  void Forget(std::optional<InstanceId> instance) {
+    if (!instance) return;
+    grants.ForgetInstance(*instance);
+    reservations.ForgetInstance(*instance);
+  }
+};
+
+Service::Service(const Limits& limits, cache::BlockCache& cache) : parts_(std::make_unique<Parts>(limits, cache)) {
+  ORBITKV_CHECK(limits.Validate().has_value());
+  cache.SetLeaseRevoker(&parts_->leases);
+}
+
+Service::~Service() { parts_->cache.SetLeaseRevoker(nullptr); }
+
+// ---- sessions -------------------------------------------------------------------------------------------------------
+
+Status Service::OpenSession(SessionId session, Purpose purpose, std::uint64_t token) {
+  ORBITKV_TRY(parts_->registry.Open(session, purpose, token));
+  ++parts_->counters.sessions_opened;
+  return {};
+}
+
+void Service::DetachSession(SessionId session, std::uint64_t now_ns) {
+  parts_->At(now_ns);
+  Session* found = parts_->registry.Find(session);
+  if (found == nullptr || found->detached) return;
+  if (found->instance != nullptr) {
+    parts_->leases.EndSession(*found);
+    // Its answer never reached the session, so nobody writes into those slots.
+    parts_->reservations.CancelRunning(*found);
+  }
+  parts_->registry.Detach(*found);
+}
+
+void Service::EndSession(SessionId session, std::uint64_t now_ns) {
+  parts_->At(now_ns);
+  Session* found = parts_->registry.Find(session);
+  if (found == nullptr) return;
+  parts_->EndAll(*found);
+  parts_->Forget(parts_->registry.Close(session));
+}
+
+std::optional<SessionId> Service::DrainSession(std::uint64_t token, std::uint64_t now_ns) {
+  const Session* found = parts_->registry.FindToken(token);
+  if (found == nullptr) return std::nullopt;
+  const SessionId session = found->id;
+  EndSession(session, now_ns);
+  return session;
+}
+
+RegisterOutcome Service::Register(SessionId session, const Registration& registration, std::uint64_t now_ns) {
+  parts_->At(now_ns);
+  Session* found = parts_->registry.Find(session);
+  if (found == nullptr || found->detached) {
+    return RegisterOutcome{.refused = Code::kNotFound, .text = "the session is not open"};
+  }
+  const Namespace* formed = nullptr;
+  RegisterOutcome outcome;
+  if (std::string misfit = parts_->Misfit(registration); !misfit.empty()) {
+    outcome = RegisterOutcome{.refused = Code::kInvalid, .text = std::move(misfit)};
+  } else {
+    outcome = parts_->registry.Register(*found, registration, formed);
+  }
+  ++(outcome.refused ? parts_->counters.registrations_refused : parts_->counters.registrations);
+  if (formed != nullptr) {
+    std::vector<cache::ComponentSpec> components;
+    for (std::uint32_t shard = 0; shard < formed->shard_count; ++shard) {
+      components.push_back({.group = 0, .shard = shard, .slot_bytes = formed->slot_bytes});
+    }
+    ORBITKV_CHECK(parts_->cache.AddNamespace(formed->row, components).has_value());
+  }
+  return outcome;
+}
+
+Status Service::Unregister(SessionId session, std::uint64_t now_ns) {
+  parts_->At(now_ns);
+  Session* found = parts_->registry.Find(session);
+  if (found == nullptr || found->detached) return Fail(Code::kNotFound, "the session is not open", session.value());
+  parts_->EndAll(*found);
+  parts_->Forget(parts_->registry.Unregister(*found));
+  return {};
+}
+
+// ---- queries --------------------------------------------------------------------------------------------------------
+
+Result<QueryOutcome> Service::StartQuery(SessionId session, const wire::QueryView& query, std::uint64_t now_ns) {
+  ORBITKV_ASSIGN_OR_RETURN(Session * found, parts_->Idle(session));
+  return parts_->leases.Start(*found, query, parts_->At(now_ns));
+}
+
+Result<QueryOutcome> Service::ContinueQuery(SessionId session, std::uint64_t now_ns) {
+  ORBITKV_ASSIGN_OR_RETURN(Session * found, parts_->Registered(session));
+  return parts_->leases.Continue(*found, parts_->At(now_ns));
+}
+
+void Service::CancelStep(SessionId session, std::uint64_t now_ns) {
+  parts_->At(now_ns);
+  Session* found = parts_->registry.Find(session);
+  if (found == nullptr || found->instance == nullptr) return;
+  parts_->leases.CancelRunning(*found);
+  parts_->reservations.CancelRunning(*found);
+}
+
+// ---- restore --------------------------------------------------------------------------------------------------------
+
+Status Service::RestoreBegin(SessionId session, LeaseId lease, const wire::BeginView& begin, GrantId grant,
+                             std::uint64_t now_ns) {
+  ORBITKV_ASSIGN_OR_RETURN(Session * found, parts_->Registered(session));
+  return parts_->grants.Begin(*found, lease, begin, grant, parts_->At(now_ns));
+}
+
+Result<PlanStatus> Service::RestorePlan(SessionId session, GrantId grant, Rank rank, std::uint64_t now_ns,
+                                        std::vector<wire::PlanEntry>& out) {
+  out.clear();
+  parts_->At(now_ns);
+  ORBITKV_ASSIGN_OR_RETURN(Session * found, parts_->Registered(session));
+  return parts_->grants.Plan(*found, grant, rank, out);
+}
+
+Status Service::RestoreEnd(SessionId session, GrantId grant, Rank rank, wire::EndResult result,
+                           std::span<const std::uint32_t> indices, std::uint64_t now_ns) {
+  parts_->At(now_ns);
+  ORBITKV_ASSIGN_OR_RETURN(Session * found, parts_->Registered(session));
+  return parts_->grants.EndRank(*found, grant, rank, result, indices);
+}
+
+Status Service::Release(SessionId session, wire::ReleaseKind kind, std::uint64_t id, std::uint64_t now_ns) {
+  parts_->At(now_ns);
+  ORBITKV_ASSIGN_OR_RETURN(Session * found, parts_->Registered(session));
+  switch (kind) {
+    case wire::ReleaseKind::kLease:
+      if (parts_->leases.Find(*found->instance, LeaseId(id)) != nullptr) parts_->leases.End(LeaseId(id));
+      return {};
+    case wire::ReleaseKind::kGrant: parts_->grants.Release(*found, GrantId(id)); return {};
+  }
+  return Fail(Code::kInvalid, "unknown kind of release", static_cast<std::uint64_t>(kind));
+}
+
+// ---- publish --------------------------------------------------------------------------------------------------------
+
+Result<ReserveOutcome> Service::StartReserve(SessionId session, const wire::ReserveView& reserve, std::uint64_t now_ns,
+                                             std::vector<wire::ReserveEntry>& out) {
+  out.clear();
+  ORBITKV_ASSIGN_OR_RETURN(Session * found, parts_->Idle(session));
+  return parts_->reservations.Start(*found, reserve, parts_->At(now_ns), out);
+}
+
+Result<ReserveOutcome> Service::ContinueReserve(SessionId session, std::uint64_t now_ns,
+                                                std::vector<wire::ReserveEntry>& out) {
+  ORBITKV_ASSIGN_OR_RETURN(Session * found, parts_->Registered(session));
+  return parts_->reservations.Continue(*found, parts_->At(now_ns), out);
+}
+
+Result<std::uint32_t> Service::PublishCommit(SessionId session, ReservationId reservation,
+                                             const wire::CommitView& commit, std::uint64_t now_ns,
+                                             std::vector<std::uint32_t>& outcomes) {
+  outcomes.clear();
+  ORBITKV_ASSIGN_OR_RETURN(Session * found, parts_->Registered(session));
+  return parts_->reservations.Commit(*found, reservation, commit, parts_->At(now_ns), outcomes);
+}
+
+Status Service::PublishAbort(SessionId session, ReservationId reservation, std::uint64_t now_ns) {
+  parts_->At(now_ns);
+  ORBITKV_ASSIGN_OR_RETURN(Session * found, parts_->Registered(session));
+  parts_->reservations.Abort(*found, reservation);
+  return {};
+}
+
+// ---- verification of slots ------------------------------------------------------------------------------------------
+
+std::vector<VerifyRequest> Service::TakeVerifyRequests() { return parts_->verifications.Take(); }
+
+void Service::VerifyDone(std::uint64_t request_id, bool equal, std::uint64_t now_ns) {
+  parts_->At(now_ns);
+  const std::optional<SessionId> blamed = parts_->verifications.Done(request_id, equal);
+  Session* session = blamed ? parts_->registry.Find(*blamed) : nullptr;
+  if (session != nullptr) ++session->false_alarms;
+}
+
+// ---- time and figures -----------------------------------------------------------------------------------------------
+
+void Service::Tick(std::uint64_t now_ns) {
+  parts_->leases.Tick(parts_->At(now_ns));
+  parts_->cache.Tick(parts_->now_ns);
+}
+
+std::optional<std::uint64_t> Service::NextDeadline() const {
+  const std::optional<std::uint64_t> lease = parts_->leases.NextDeadline();
+  const std::optional<std::uint64_t> block = parts_->cache.next_deadline_ns();
+  if (!lease || !block) return lease ? lease : block;
+  return std::min(*lease, *block);
+}
+
+const Counters& Service::counters() const { return parts_->counters; }
+
+const Limits& Service::limits() const { return parts_->limits; }
+
+Gauges Service::gauges() const {
+  Gauges gauges;
+  gauges.sessions = parts_->registry.sessions().size();
+  gauges.sessions_detached = parts_->registry.detached_count();
+  gauges.instances = parts_->registry.instance_count();
+  gauges.namespaces = parts_->registry.namespace_count();
+  gauges.leased_bytes = parts_->registry.leased_bytes();
+  gauges.verifications = parts_->verifications.open_count();
+  parts_->leases.Export(gauges);
+  parts_->grants.Export(gauges);
+  parts_->reservations.Export(gauges);
+  return gauges;
+}
+
+std::vector<SessionStatus> Service::sessions() const {
+  std::vector<SessionStatus> statuses;
+  for (const auto& [id, session] : parts_->registry.sessions()) {
+    statuses.push_back({.id = id,
+                        .purpose = session.purpose,
+                        .detached = session.detached,
+                        .instance = session.instance != nullptr ? session.instance->id : InstanceId(),
+                        .name = session.registration ? session.registration->name : std::string(),
+                        .armed_ranks = session.armed_ranks,
+                        .reserved_bytes = session.reserved_bytes,
+                        .false_alarms = session.false_alarms});
+  }
+  return statuses;
+}
+
+}  // namespace orbitkv::service

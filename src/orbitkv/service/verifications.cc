@@ -1,0 +1,76 @@
+#include "orbitkv/service/verifications.h"
+
+#include "orbitkv/base/check.h"
+
+namespace orbitkv::service {
+
+void Verifications::Report(SessionId by, const Namespace& space, const state::BlockHash& hash, cache::BlockRef ref,
+                           std::uint32_t shard) {
+  const std::uint32_t component = shard;  // one group
+  if (by_component_.contains({ref, component})) return;
+  if (open_.size() >= limits_.verifications || !Hold(ref)) {
+    // Not there any more is as good as dropped.
+    static_cast<void>(cache_.Drop(ref, component, cache::DropReason::kWithdrawn));
+    return;
+  }
+  const Status marked = cache_.MarkSuspect(ref, component);
+  const Result<cache::PlanSlot> slot =
+      marked ? cache_.PlanSuspect(ref, component) : Result<cache::PlanSlot>(std::unexpected(marked.error()));
+  if (!slot) {
+    LetGo(ref);
+    return;
+  }
+  VerifyRequest request;
+  request.id = next_id_++;
+  request.namespace_digest = space.digest;
+  request.hash = hash;
+  request.shard = shard;
+  request.page_count = space.group.page_count;
+  request.page_bytes = space.group.page_bytes;
+  request.offset = slot->offset;
+  request.generation = slot->generation;
+  request.slot_checksum = slot->checksum;
+  request.slot_bytes = slot->payload_bytes;
+  open_.emplace(request.id, Open{by, ref, component});
+  by_component_.emplace(std::pair(ref, component), request.id);
+  untaken_.push_back(request);
+}
+
+std::optional<SessionId> Verifications::Done(std::uint64_t request_id, bool equal) {
+  const auto found = open_.find(request_id);
+  if (found == open_.end()) return std::nullopt;
+  const Open done = found->second;
+  open_.erase(found);
+  by_component_.erase({done.ref, done.component});
+  if (equal) {
+    ++counters_.verified_equal;
+    static_cast<void>(cache_.ClearSuspect(done.ref, done.component));  // may have been dropped meanwhile
+  } else {
+    ++counters_.verified_different;
+    static_cast<void>(cache_.Drop(done.ref, done.component, cache::DropReason::kChecksum));
+  }
+  LetGo(done.ref);
+  return equal ? std::optional(done.by) : std::nullopt;
+}
+
+// A block with a suspect component cannot be pinned again, so all requests of one block share one pin.
+bool Verifications::Hold(cache::BlockRef ref) {
+  const auto held = held_.find(ref);
+  if (held != held_.end()) {
+    ++held->second;
+    return true;
+  }
+  if (!cache_.PinGranted(ref)) return false;
+  held_.emplace(ref, 1);
+  return true;
+}
+
+void Verifications::LetGo(cache::BlockRef ref) {
+  const auto held = held_.find(ref);
+  ORBITKV_CHECK(held != held_.end());
+  if (--held->second > 0) return;
+  held_.erase(held);
+  cache_.UnpinGranted(ref);
+}
+
+}  // namespace orbitkv::service

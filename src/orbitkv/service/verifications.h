@@ -1,0 +1,55 @@
+// Slots that an engine found wrong and that are being checked again: not served meanwhile, and their bytes kept.
+// Owns: one granted pin for each block that it has open, and the suspect mark of each component.
+// Threads: one. Blocks: no. Units: counts.
+// Errors: none. A report that cannot be checked (the bound is reached, the record is damaged, the block is on its way
+//         out) costs the block: doubt is a miss.
+// Invariant: a component has at most one open request; its slot is not reused while the request is open.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "orbitkv/base/units.h"
+#include "orbitkv/cache/block_cache.h"
+#include "orbitkv/service/limits.h"
+#include "orbitkv/service/registry.h"
+#include "orbitkv/service/types.h"
+
+namespace orbitkv::service {
+
+class Verifications {
+ public:
+  Verifications(const Limits& limits, cache::BlockCache& cache, Counters& counters)
+      : limits_(limits), cache_(cache), counters_(counters) {}
+
+  void Report(SessionId by, const Namespace& space, const state::BlockHash& hash, cache::BlockRef ref,
+              std::uint32_t shard);
+  std::vector<VerifyRequest> Take() { return std::exchange(untaken_, {}); }
+  // The session whose report was wrong, when it was.
+  std::optional<SessionId> Done(std::uint64_t request_id, bool equal);
+  std::size_t open_count() const { return open_.size(); }
+
+ private:
+  struct Open {
+    SessionId by;
+    cache::BlockRef ref;
+    std::uint32_t component = 0;
+  };
+
+  bool Hold(cache::BlockRef ref);
+  void LetGo(cache::BlockRef ref);
+
+  const Limits& limits_;
+  cache::BlockCache& cache_;
+  Counters& counters_;
+  std::map<std::uint64_t, Open> open_;
+  std::map<std::pair<cache::BlockRef, std::uint32_t>, std::uint64_t> by_component_;
+  std::map<cache::BlockRef, std::uint32_t> held_;  // open requests of each block
+  std::vector<VerifyRequest> untaken_;
+  std::uint64_t next_id_ = 1;
+};
+
+}  // namespace orbitkv::service
