@@ -243,9 +243,16 @@ def test_policy_fail_with_loads_fails_the_request(start_engine, options, first):
     strict.close()
 
 
-def test_a_reset_of_all_caches_ends_caching(start_engine, options, first):
+def test_a_reset_of_all_caches_starts_a_namespace_of_its_own(start_engine, options, first):
     engine = start_engine(options)
     assert engine.wait_up()
     assert engine.reset_all()
-    assert cached(engine.run(PROMPTS)) == [0] * len(PROMPTS)
+    assert engine.settle()["jobs"] == 0
+    assert engine.wait_up()
+    assert cached(engine.run(PROMPTS)) == [0] * len(PROMPTS), "what was saved before is not served"
+    engine.settle()
+    assert engine.reset()
+    restored = engine.run(PROMPTS)
+    assert cached(restored) == CACHED
+    assert same(restored, first["warm"])
     engine.close()
