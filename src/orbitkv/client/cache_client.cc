@@ -130,15 +130,17 @@ Status CacheClient::Start() {
   return p.link.Start();
 }
 
-void CacheClient::Stop() {
+void CacheClient::Stop(std::uint64_t drain_deadline_ns) {
   if (parts_->fork.InChild()) return;
   Parts& p = *parts_;
   if (p.closed.exchange(true, std::memory_order_acq_rel)) return;
-  p.publisher.Stop();
+  p.publisher.Stop(drain_deadline_ns);
   p.restorer.Stop();
   p.engine->Stop();
   p.link.Stop();
 }
+
+bool CacheClient::forked() const { return parts_->fork.InChild(); }
 
 State CacheClient::state() const { return parts_->Usable() ? parts_->link.state() : State::kDown; }
 

@@ -49,9 +49,12 @@ class CacheClient {
 
   // Starts the threads and returns at once; the Manager may come later.
   Status Start();
-  // Drops queued jobs, finishes copies, ends the sessions. Completions can still be polled. Idempotent.
-  void Stop();
+  // Saves what is queued until the deadline (0: drops it), finishes copies, ends the sessions. Completions can still be
+  // polled. Idempotent.
+  void Stop(std::uint64_t drain_deadline_ns = 0);
 
+  // Whether this process was forked from the one that made the client.
+  bool forked() const;
   State state() const;
   std::optional<Incarnation> incarnation() const;
   // True when connected and registered as far as that is possible by now.

@@ -20,9 +20,12 @@ Status Publisher::Start() {
   return thread_.Start("orbitkv-save", [this] { Run(); });
 }
 
-void Publisher::Stop() {
+void Publisher::Stop(std::uint64_t drain_deadline_ns) {
   {
     const MutexLock lock(mutex_);
+    while (!stopping_ && !jobs_.empty() && link_.state() == State::kUp && os::MonotonicNs() < drain_deadline_ns) {
+      sources_.WaitUntil(mutex_, TimePoint(drain_deadline_ns));
+    }
     stopping_ = true;
     for (auto it = jobs_.begin(); it != jobs_.end();) {
       const auto next = std::next(it);
@@ -100,6 +103,7 @@ bool Publisher::WaitSourcesFree(std::span<const JobId> ids, std::uint64_t deadli
 void Publisher::Wake() {
   const MutexLock lock(mutex_);
   work_.NotifyAll();
+  sources_.NotifyAll();
 }
 
 void Publisher::Finish(std::uint64_t id, const char* error) {

@@ -52,8 +52,9 @@ class Publisher {
   Publisher& operator=(const Publisher&) = delete;
 
   Status Start();
-  // Drops what is queued, finishes what copies. Idempotent.
-  void Stop() ORBITKV_EXCLUDES(mutex_);
+  // Saves what is queued until the deadline, as long as there is a Manager; drops the rest, finishes what copies.
+  // Idempotent.
+  void Stop(std::uint64_t drain_deadline_ns = 0) ORBITKV_EXCLUDES(mutex_);
 
   // layout stays valid until the job's sources are free.
   Result<JobId> Submit(const Layout& layout, const PublishRequest& request) ORBITKV_EXCLUDES(mutex_);

@@ -1,0 +1,145 @@
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, overload
+
+from orbitkv.layout import Layer
+from orbitkv.options import ClientOptions
+
+__version__: str
+
+class Error(Exception): ...
+class InvalidArgument(Error): ...  # noqa: N818
+class LayoutError(Error): ...
+class ForkedError(Error): ...
+class UnavailableError(Error): ...
+
+class BlockHashes:
+    """Block hashes prepared once; slices (step 1) share their memory.
+
+    Args:
+        data: n * hash_bytes bytes, or a list of hashes.
+        hash_bytes: length of one hash, 1 to 32.
+    """
+
+    def __init__(self, data: bytes | Sequence[bytes], hash_bytes: int = 32) -> None: ...
+    def __len__(self) -> int: ...
+    @overload
+    def __getitem__(self, key: slice) -> BlockHashes: ...
+    @overload
+    def __getitem__(self, key: int) -> bytes: ...
+    def extend(self, items: Sequence[bytes]) -> None: ...
+
+class Answer:
+    @property
+    def found_blocks(self) -> int: ...  # behind the prefix that the engine has
+    @property
+    def lease(self) -> int: ...  # 0 when nothing was found
+    @property
+    def reason(self) -> str: ...  # "found", "absent", "no namespace", "over budget", "down", "timed out", "refused"
+
+class Completion:
+    @property
+    def job(self) -> int: ...
+    @property
+    def kind(self) -> Literal["publish", "restore"]: ...
+    @property
+    def tag(self) -> int: ...
+    @property
+    def ok(self) -> bool: ...
+    @property
+    def outcomes(self) -> bytes:
+        """One byte per block.
+
+        1 stored, 2 already there, 3 not kept, 4 restored, 5 mismatch (withdrawn), 6 failed.
+        """
+    @property
+    def bytes(self) -> int: ...  # copied
+    @property
+    def error(self) -> str: ...  # one line, empty when ok
+
+class Client:
+    """Threads: every method from any. Only the documented waits block, without the GIL."""
+
+    def __init__(self, options: ClientOptions) -> None: ...
+    @property
+    def state(self) -> Literal["down", "up", "suspect"]: ...
+    @property
+    def incarnation(self) -> bytes: ...  # 16 bytes, empty while down; another one for each Manager life
+    def wait_up(self, timeout_s: float) -> bool: ...
+    def register_layout(self, layers: Sequence[Layer], *, block_tokens: int) -> None: ...
+    def query(
+        self,
+        request_id: str,
+        hashes: BlockHashes,
+        *,
+        prefix_blocks: int = 0,
+        attempt: int = 0,
+        wait_s: float = 200e-6,
+    ) -> Answer | None:
+        """Looks the blocks of a request up.
+
+        Args:
+            request_id: one lease per id; an answer replaces the one before.
+            hashes: of all full blocks of the request.
+            prefix_blocks: of these, the engine has the first ones.
+            attempt: counts the logical look-ups of one request.
+            wait_s: how long to wait for the answer.
+
+        Returns:
+            None: not answered yet; call again with the same request id.
+        """
+    def cancel_query(self, request_id: str) -> None: ...
+    def begin_restore(self, lease: int, blocks: int, ranks: Sequence[int] = (0,)) -> int:
+        """Posts the begin and returns the grant id, 0 when it could not be posted."""
+    def release_lease(self, lease: int) -> None: ...
+    def release_grant(self, grant: int) -> None: ...
+    def restore(
+        self,
+        grant: int,
+        hashes: BlockHashes,
+        block_ids: Sequence[int] | Any,
+        *,
+        incarnation: bytes = b"",
+        tag: int = 0,
+    ) -> int:
+        """Starts to bring exactly the granted blocks, in order, into these pages; returns the job."""
+    def publish(
+        self,
+        hashes: BlockHashes,
+        block_ids: Sequence[int] | Any,
+        *,
+        first_depth: int = 0,
+        parent: bytes = b"",
+        prompt_tokens: int = 0,
+        answer_tokens: int = 0,
+        tag: int = 0,
+    ) -> int | None:
+        """Starts to save blocks in prefix order; returns the job, or None when too many wait (counted)."""
+    def cancel_publish(self, job: int) -> bool:
+        """True: no page of the job was read and none will be."""
+    def wait_sources_free(self, jobs: Sequence[int], timeout_s: float) -> bool:
+        """True when no job reads its pages any more; queued ones are dropped, running copies are waited for."""
+    def poll(self) -> list[Completion]: ...
+    def completion_fd(self) -> int: ...  # readable while a completion waits; belongs to the client
+    def counters(self) -> dict[str, int]: ...
+    def close(self, timeout_s: float = 5.0) -> None:
+        """Saves what is queued within the timeout, finishes copies, ends the sessions. Idempotent."""
+
+class CancelToken:
+    def __init__(self) -> None: ...
+    def cancel(self) -> None: ...
+    @property
+    def cancelled(self) -> bool: ...
+
+class DigestBuilder:
+    """SHA-256 over named fields, in order, each framed by its type and lengths."""
+
+    def __init__(self, domain: str) -> None: ...
+    def add(self, name: str, value: bytes | str | int | bool | None) -> DigestBuilder: ...
+    def digest(self) -> bytes: ...
+
+def computation_digest(fields: Mapping[str, Any]) -> bytes: ...
+def representation_digest(fields: Mapping[str, Any]) -> bytes: ...
+def identify_weights(
+    path: str, *, load_format: str = "", model_id: str = "", cancel: CancelToken | None = None
+) -> str: ...
+def status(socket: str, timeout_s: float = 2.0) -> dict[str, Any]: ...

@@ -1,0 +1,40 @@
+"""What a client is told at its construction."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientOptions:
+    """Checked by `orbitkv.Client`, which names the first field that is wrong.
+
+    Attributes:
+        socket: path of the Manager's bootstrap socket. Nothing there is no error: the client is down and keeps trying.
+        instance: the engine's id, equal for all of its processes.
+        role: "scheduler" asks and begins restores, "worker" moves bytes, "both" is an engine of one process.
+        rank: of a worker, below `world_size`.
+        world_size: ranks of the instance.
+        shard: of a worker; ranks with identical KV share one.
+        shard_count: distinct shards of the instance.
+        computation_digest: 32 bytes, equal for all processes of the instance.
+        representation_digest: 32 bytes, equal for all workers; empty for a scheduler.
+        name: for logs.
+        copy_threads: 0 is two, or one on a single cpu.
+        stores: how pages are written by a restore: "ordinary" (through the caches), "nontemporal", or "auto".
+        read_only: map the pool for reading; such a client publishes nothing.
+    """
+
+    socket: str
+    instance: str
+    role: str
+    computation_digest: bytes
+    representation_digest: bytes = b""
+    rank: int = 0
+    world_size: int = 1
+    shard: int = 0
+    shard_count: int = 1
+    name: str = ""
+    copy_threads: int = 0
+    stores: str = "auto"
+    read_only: bool = False
