@@ -15,3 +15,53 @@ def fake_hashes(monkeypatch):
     from fakes import FakeHashes
 
     monkeypatch.setattr(orbitkv, "BlockHashes", FakeHashes)
+
+
+@pytest.fixture(scope="session")
+def seeded():
+    """A two-layer model with weights of normal scale: wrong cache content shows in its tokens."""
+    return _model("seeded")
+
+
+@pytest.fixture(scope="session")
+def smollm2():
+    return _model("smollm2")
+
+
+def _model(name):
+    root = HERE.parent.parent
+    sys.path.insert(0, str(root / "tools"))
+    import models
+
+    return models.make(name, root / "out" / "models" / name)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("okv")
+
+
+@pytest.fixture(scope="module")
+def manager(folder):
+    from engine import Manager
+
+    started = Manager(folder / "run").start()
+    yield started
+    started.stop()
+
+
+@pytest.fixture(scope="module")
+def start_engine(folder, seeded, request):
+    """Starts engines that end with the module at the latest."""
+    from engine import Engine
+
+    engines = []
+
+    def start(connector=None, *, model=None, **more):
+        engine = Engine(folder / f"engine{len(engines)}.log", model or seeded, connector, **more)
+        engines.append(engine)
+        return engine
+
+    yield start
+    for engine in engines:
+        engine.close()

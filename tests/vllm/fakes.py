@@ -98,6 +98,7 @@ class FakeClient:
     sources_free: bool = True
     queue_full: bool = False
     next_id: int = 100
+    fd: int = 0
 
     def _id(self):
         self.next_id += 1
@@ -155,6 +156,10 @@ class FakeClient:
         self.log.append(("wait", tuple(jobs)))
         return self.sources_free
 
+    def completion_fd(self):
+        self.log.append(("completion_fd",))
+        return self.fd
+
     def poll(self):
         done, self.completions = self.completions, []
         return done
@@ -170,6 +175,10 @@ class FakeLink:
     def __init__(self, client):
         self.client = client
         self.closed = 0
+        self.epochs = []
 
     def close(self):
         self.closed += 1
+
+    def renew(self, epoch):
+        self.epochs.append(epoch)

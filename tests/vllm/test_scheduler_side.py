@@ -478,13 +478,35 @@ def test_an_idle_engine_does_not_step_for_a_manager_that_is_away(clock):
 # ---- the rest -------------------------------------------------------------------------------------------------------
 
 
-def test_a_reset_turns_the_cache_off(clock):
+def test_a_reset_moves_to_a_namespace_of_its_own(clock):
     client = FakeClient(hashes_of("r", 0, 1))
     side = make(client)
+    old, job = save_one(side, "o")
+    start(side, request("r", 20))
     side.reset()
+    (epoch,) = side._link.epochs
+    assert len(epoch) == 8
+    metadata = side.build(step())
+    assert metadata.epoch == epoch
+    # What was on its way into the old namespace says nothing about the new one.
+    side.update(report(WorkerMetadata({job: [SaveReport(client.incarnation, [True] * 3)]})))
+    side.request_finished(old)
+    again = request("q", 13, name="o")
+    start(side, again, local=3)
+    assert [save.block_ids for save in side.build(step(new=[("q", [1, 2, 3, 4], 12, 1)])).saves] == [[1, 2, 3]]
+    asked = len(client.named("query"))
+    side.matched_tokens(request("r", 20), 0)
+    assert len(client.named("query")) == asked + 1, "an answer from before is not used"
+
+
+def test_loads_that_have_not_left_fail_at_a_reset(clock):
+    client = FakeClient(hashes_of("r", 0, 1))
+    side = make(client)
     req = request("r", 20)
-    assert start(side, req) == (0, False)
-    assert side.build(step(new=[("r", [1, 2, 3, 4, 5], 0, 20)])).saves == []
+    start(side, req)
+    side.allocated(req, blocks([1, 2, 3, 4, 5]), 2 * BLOCK)
+    side.reset()
+    assert [load.grant for load in side.build(step()).loads] == [0]
 
 
 def test_worker_reports_are_merged_by_job():

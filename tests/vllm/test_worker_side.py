@@ -1,5 +1,6 @@
 """The worker's side against a fake client: restores, saves, fences, and what is reported to vLLM and the scheduler."""
 
+import os
 from types import SimpleNamespace
 
 import pytest
@@ -171,6 +172,42 @@ def test_a_fence_without_saves_asks_nothing():
     client = FakeClient()
     make(client).fence(Metadata(taken_jobs=[1]))
     assert client.log == []
+
+
+@pytest.mark.parametrize("idle", [True, False])
+def test_only_a_step_that_computes_nothing_waits_for_a_copy(idle):
+    reader, writer = os.pipe()
+    try:
+        os.write(writer, b"x")
+        client = FakeClient(fd=reader)
+        side = make(client)
+        side.start_loads(Metadata(loads=[load()], idle=idle))
+        side.take_finished_loads()
+        assert len(client.named("completion_fd")) == idle
+    finally:
+        os.close(reader)
+        os.close(writer)
+
+
+def test_a_reset_ends_everything_in_the_old_namespace():
+    reader, writer = os.pipe()
+    try:
+        os.write(writer, b"x")
+        client = FakeClient(fd=reader)
+        side = make(client)
+        side.start_saves(Metadata(saves=[save(job=9)]))
+        side.start_loads(Metadata(loads=[load()]))
+        client.complete(client.named("restore")[0][-1], "restore", [4, 4, 4])
+        side.fence(Metadata(epoch=b"e"))
+        assert side._link.epochs == [b"e"]
+        assert len(client.named("wait")) == 1
+        assert (side._loads, side._saves) == ({}, {})
+        assert side.take_report().saves[9][0].stored == [False] * 3
+        side.fence(Metadata(epoch=b"e"))
+        assert side._link.epochs == [b"e"]
+    finally:
+        os.close(reader)
+        os.close(writer)
 
 
 def test_shutdown_is_idempotent():

@@ -52,8 +52,9 @@ class Link:
         self._lock = threading.Lock()
         self._client: orbitkv.Client | None = None
         self._closed = False
+        self._epoch = b""
         self._cancel = orbitkv.CancelToken()
-        self._thread = threading.Thread(target=self._run, name="orbitkv-link", daemon=True)
+        self._thread = threading.Thread(target=self._run, args=(None,), name="orbitkv-link", daemon=True)
 
     def start(self) -> None:
         if self._options.require_manager:
@@ -71,6 +72,17 @@ class Link:
     def client(self) -> orbitkv.Client | None:
         return self._client
 
+    def renew(self, epoch: bytes) -> None:
+        """Leaves the namespace for a new one that nobody else is in. The old client has no jobs of ours any more."""
+        with self._lock:
+            if self._closed:
+                return
+            self._epoch = epoch
+            old, self._client = self._client, None
+            before = self._thread
+            self._thread = threading.Thread(target=self._run, args=(old, before), name="orbitkv-link", daemon=True)
+            self._thread.start()
+
     def close(self, timeout_s: float = 5.0) -> None:
         """Idempotent. Ends the background work, then the client, which drains its copies."""
         with self._lock:
@@ -84,20 +96,31 @@ class Link:
         if client is not None:
             client.close(timeout_s)
 
-    def _run(self) -> None:
+    def _run(self, old: orbitkv.Client | None, before: threading.Thread | None = None) -> None:
         try:
+            if before is not None and before.is_alive():
+                before.join()
+            if old is not None:
+                old.close()
             self._bring_up()
         except Exception as error:
             if not self._closed:
                 logger.warning("OrbitKV stays off in this engine: %s", error)
 
     def _bring_up(self) -> None:
+        with self._lock:
+            epoch = self._epoch
         weights = orbitkv.identify_weights(
             compat.model_folder(self._vllm_config),
             load_format=compat.load_format(self._vllm_config),
             model_id=self._options.model_id,
             cancel=self._cancel,
         )
+        instance = str(self._vllm_config.kv_transfer_config.engine_id)
+        if epoch:
+            # What the weights are now is not known from files: nobody shares this namespace.
+            weights += f" epoch:{epoch.hex()}"
+            instance += f"@{epoch.hex()}"
         fields = identity.computation_fields(self._vllm_config, self._group, weights)
         logger.info("OrbitKV identity (%s): %s", self._part.name, identity.describe(fields))
         representation = b""
@@ -106,7 +129,7 @@ class Link:
         client = orbitkv.Client(
             orbitkv.ClientOptions(
                 socket=self._options.bootstrap_socket,
-                instance=str(self._vllm_config.kv_transfer_config.engine_id),
+                instance=instance,
                 role=self._part.role,
                 rank=self._part.rank,
                 world_size=self._part.ranks.world_size,
@@ -123,7 +146,7 @@ class Link:
         if self._prepare is not None:
             self._prepare(client)
         with self._lock:
-            if not self._closed:
+            if not self._closed and self._epoch == epoch:
                 self._client = client
                 return
         client.close(0.0)

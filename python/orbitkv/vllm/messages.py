@@ -16,6 +16,7 @@ class Load:
     incarnation: bytes
     hashes: bytes  # concatenated, in prefix order
     block_ids: list[int]
+    epoch: bytes = b""
 
 
 @dataclass
@@ -36,6 +37,8 @@ class Metadata(KVConnectorMetadata):  # type: ignore[misc]
     loads: list[Load] = field(default_factory=list)
     saves: list[Save] = field(default_factory=list)
     taken_jobs: list[int] = field(default_factory=list)  # saves whose blocks this step gives to someone else
+    epoch: bytes = b""  # of the namespace; another one after each reset
+    idle: bool = False  # the step computes nothing
 
 
 @dataclass

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 PREFIX = "orbitkv."
 MODES = ("read_write", "save_only", "restore_only")
@@ -33,7 +33,7 @@ class Options:
     lookup_limit_ms: int = 50  # without a first answer by then there is no hit
     fence_timeout_s: float = 10.0  # a running copy that does not end in this time fails the step
     copy_threads: int = 0  # 0: chosen by the client
-    stores: str = "auto"  # how bytes are written into the engine's pages
+    stores: Literal["auto", "ordinary", "nontemporal"] = "auto"  # how bytes are written into the engine's pages
 
     @property
     def saves(self) -> bool:

@@ -7,6 +7,7 @@ complete blocks handed to the workers as save jobs. Threads: vLLM's scheduler th
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
@@ -92,6 +93,7 @@ class Job:
     hashes: list[bytes]
     block_ids: list[int]
     republished: int  # leading blocks that the request found, not computed
+    epoch: bytes  # of the namespace that it saves into
     reports: list[SaveReport] = field(default_factory=list)
 
     def hash_of(self, block_id: int) -> bytes:
@@ -136,7 +138,7 @@ class SchedulerSide:
         self._job_of_block: dict[int, set[int]] = {}
         self._next_job = 1
         self._last_save_at = 0.0
-        self._off = False
+        self._epoch = b""
         self._pending_loads: list[Load] = []
         self._loading: dict[bytes, int] = {}  # first hash of each load -> loads of it
         self._taken: set[int] = set()
@@ -289,7 +291,9 @@ class SchedulerSide:
         tracked.lease = 0  # the grant has taken its place
         tracked.answer = None
         hashes = self._hash_list(tracked, begin, end)
-        load = Load(request.request_id, grant, client.incarnation if client else b"", b"".join(hashes), ids)
+        load = Load(
+            request.request_id, grant, client.incarnation if client else b"", b"".join(hashes), ids, self._epoch
+        )
         tracked.load = load
         self._pending_loads.append(load)
         self._loading[hashes[0]] = self._loading.get(hashes[0], 0) + 1
@@ -310,12 +314,12 @@ class SchedulerSide:
     def build(self, output: Any) -> Metadata:
         client = self._link.client
         self._follow_incarnation(client)
-        metadata = Metadata(loads=self._pending_loads)
+        metadata = Metadata(loads=self._pending_loads, epoch=self._epoch, idle=not output.num_scheduled_tokens)
         self._pending_loads = []
         computed, fresh = self._this_step(output)
         for fresh_blocks in fresh:
             self._take_changed(fresh_blocks, computed[fresh_blocks.req_id])
-        if client is not None and self._options.saves and not self._off and client.state == "up":
+        if client is not None and self._options.saves and client.state == "up":
             state = output.kv_connector_block_state
             for req_id, scheduled in output.num_scheduled_tokens.items():
                 tracked = self._requests.get(req_id)
@@ -417,7 +421,7 @@ class SchedulerSide:
         self._next_job += 1
         self._last_save_at = time.monotonic()
         republished = max(0, min(end, tracked.found or 0) - begin)
-        self._jobs[job_id] = Job(hashes, ids, republished)
+        self._jobs[job_id] = Job(hashes, ids, republished, self._epoch)
         for block_id in ids:
             self._job_of_block.setdefault(block_id, set()).add(job_id)
         request = tracked.request
@@ -452,7 +456,7 @@ class SchedulerSide:
                 self.counters.loads_failed += 1
                 tracked.failures += 1
                 tracked.gave_up = tracked.failures >= LOAD_ATTEMPTS
-            elif load.incarnation == self._incarnation:
+            elif load.incarnation == self._incarnation and load.epoch == self._epoch:
                 size = self._hash_bytes
                 loaded = [load.hashes[i : i + size] for i in range(0, len(load.hashes), size)]
                 self._stored.add(loaded)
@@ -471,7 +475,7 @@ class SchedulerSide:
             jobs.discard(job_id)
             if not jobs:
                 del self._job_of_block[block_id]
-        if any(report.incarnation != self._incarnation for report in job.reports):
+        if job.epoch != self._epoch or any(report.incarnation != self._incarnation for report in job.reports):
             return
         stored = [all(report.stored[i] for report in job.reports) for i in range(len(job.hashes))]
         done = [item for item, ok in zip(job.hashes, stored, strict=True) if ok]
@@ -488,13 +492,22 @@ class SchedulerSide:
         return time.monotonic() - self._last_save_at < PENDING_WORK_S
 
     def reset(self) -> None:
-        """Caches are reset when weights may have changed, which our identity would not show."""
-        if not self._off:
-            self._off = True
-            self._offers = False
-            logger.warning(
-                "OrbitKV is off in this engine from now on: its caches were reset (restart it to use OrbitKV)"
-            )
+        """Moves to a namespace of its own: vLLM resets caches when weights may have changed, which no file shows.
+
+        What is shared with other engines stays as it is.
+        """
+        self._epoch = os.urandom(8)
+        self._incarnation = b""
+        self._stored.clear()
+        self._failed.clear()
+        for tracked in self._requests.values():
+            tracked.answer = None
+            tracked.lease = 0  # ends with the session
+            tracked.asked_at = None
+        for load in self._pending_loads:
+            load.grant = 0
+        self._link.renew(self._epoch)
+        logger.info("OrbitKV: caches were reset; this engine goes on in a namespace of its own")
 
     def shutdown(self) -> None:
         self._link.close()

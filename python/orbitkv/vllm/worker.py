@@ -7,6 +7,8 @@ to give to someone else.
 from __future__ import annotations
 
 import logging
+import select
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +19,9 @@ from orbitkv.vllm.messages import Load, Metadata, Save, SaveReport, WorkerMetada
 from orbitkv.vllm.options import Options
 
 logger = logging.getLogger("orbitkv.vllm")
+
+# A step that computes nothing waits this long for a copy instead of spinning beside it.
+IDLE_WAIT_S = 0.002
 
 # Outcomes of a block in a completion.
 STORED, ALREADY_THERE, RESTORED = 1, 2, 4
@@ -57,6 +62,8 @@ class WorkerSide:
         self._finished: set[str] = set()
         self._bad_blocks: set[int] = set()
         self._report = WorkerMetadata()
+        self._epoch = b""
+        self._idle = False
 
     # ---- start and stop ---------------------------------------------------------------------------------------------
 
@@ -101,7 +108,12 @@ class WorkerSide:
 
     def fence(self, metadata: Metadata) -> None:
         """Saves whose blocks this step reuses: a queued one is dropped, a running one is waited for."""
+        if metadata.epoch != self._epoch:
+            self._change_epoch(metadata.epoch)
         jobs = [self._client_job[job] for job in metadata.taken_jobs if job in self._client_job]
+        self._fence_jobs(jobs)
+
+    def _fence_jobs(self, jobs: list[int]) -> None:
         client = self._client
         if not jobs or client is None:
             return
@@ -115,9 +127,26 @@ class WorkerSide:
                 "(orbitkv.fence_timeout_s); the engine must not reuse them"
             )
 
+    def _change_epoch(self, epoch: bytes) -> None:
+        """Ends what runs in the old namespace before the client is replaced. Rare, so it may wait."""
+        self._epoch = epoch
+        self._fence_jobs(list(self._saves))
+        end = time.monotonic() + self._options.fence_timeout_s
+        self.poll()
+        while self._loads and time.monotonic() < end:
+            self._await_completion()
+            self.poll()
+        if self._loads:
+            raise FenceTimeoutError(f"OrbitKV: {len(self._loads)} loads did not end before a reset")
+        for job in list(self._saves):
+            self._end_save(job, None)
+        if self._link is not None:
+            self._link.renew(epoch)
+
     # ---- loads ------------------------------------------------------------------------------------------------------
 
     def start_loads(self, metadata: Metadata) -> None:
+        self._idle = metadata.idle
         for load in metadata.loads:
             job = self._start_load(load)
             if job is None:
@@ -217,8 +246,16 @@ class WorkerSide:
                 bad = set(range(len(load.block_ids)))
             self._end_load(load, bad, failed_keys=client.state == "up")
 
+    def _await_completion(self) -> None:
+        client = self._client
+        if client is not None:
+            select.select([client.completion_fd()], [], [], IDLE_WAIT_S)
+
     def take_finished_loads(self) -> set[str]:
         self.poll()
+        if self._idle and not self._finished and (self._loads or self._saves):
+            self._await_completion()
+            self.poll()
         finished, self._finished = self._finished, set()
         return finished
 

@@ -1,0 +1,180 @@
+"""Starts engines and Managers as processes of their own and talks to them. Everything started here is ended here."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+
+ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_CPU_CI_ENV": "1",
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+    "PYTHONHASHSEED": "0",
+    "VLLM_LOGGING_LEVEL": "INFO",
+}
+
+
+def tokens(count, seed):
+    """A prompt that looks like no other one."""
+    return [(i * i * 7 + i * seed * 13 + seed * 29) % 500 + 3 for i in range(count)]
+
+
+def program(name):
+    """The installed program, or the one of a build tree named by ORBITKV_BIN."""
+    folder = os.environ.get("ORBITKV_BIN")
+    found = shutil.which(name, path=folder) if folder else None
+    found = found or shutil.which(name, path=str(Path(sys.executable).parent)) or shutil.which(name)
+    if found is None:
+        raise FileNotFoundError(f"{name} is not installed: run ./dev build, or set ORBITKV_BIN to its folder")
+    return found
+
+
+class Manager:
+    def __init__(self, folder, pool="256MiB"):
+        self.folder = Path(folder)
+        self.socket = self.folder / "manager.sock"
+        self.pool = pool
+        self.process = None
+
+    def start(self):
+        self.folder.mkdir(mode=0o700, exist_ok=True)
+        with (self.folder / "manager.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [program("orbitkv-manager"), "--socket", str(self.socket), "--pool-bytes", self.pool],
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+        line = self.process.stdout.readline()
+        if "ready" not in line:
+            raise RuntimeError(f"orbitkv-manager did not start: {(self.folder / 'manager.log').read_text()[-2000:]}")
+        return self
+
+    def signal(self, number):
+        self.process.send_signal(number)
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait(30)
+
+    def stop(self):
+        if self.process is not None and self.process.poll() is None:
+            self.process.send_signal(signal.SIGCONT)
+            self.process.terminate()
+            try:
+                self.process.wait(20)
+            except subprocess.TimeoutExpired:
+                self.kill()
+        if self.process is not None and self.process.stdout is not None:
+            self.process.stdout.close()
+
+    def status(self):
+        import orbitkv
+
+        return orbitkv.status(str(self.socket))
+
+
+class EngineError(RuntimeError):
+    """The command raised in the engine's process; its traceback is the message."""
+
+
+class Engine:
+    """`connector`: the orbitkv.* options (and "policy"), or None for a plain engine. `llm`: arguments of vllm.LLM."""
+
+    def __init__(self, log, model, connector=None, *, processes=False, **llm):
+        self.log = Path(log)
+        environment = os.environ | ENVIRONMENT
+        environment["VLLM_ENABLE_V1_MULTIPROCESSING"] = "1" if processes else "0"
+        if processes:
+            llm = {"distributed_executor_backend": "mp"} | llm
+        with self.log.open("ab") as stream:
+            self.process = subprocess.Popen(
+                [sys.executable, str(HERE / "engine_host.py")],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stream,
+                text=True,
+                env=environment,
+                start_new_session=True,  # so that a kill reaches the engine's own processes too
+            )
+        self._send({"llm": {"model": str(model)} | llm, "connector": connector})
+        self._receive()
+
+    def _send(self, value):
+        self.process.stdin.write(json.dumps(value) + "\n")
+        self.process.stdin.flush()
+
+    def _receive(self):
+        line = self.process.stdout.readline()
+        if not line:
+            raise EngineError(f"the engine ended: {self.log.read_text()[-3000:]}")
+        answer = json.loads(line)
+        if "error" in answer:
+            raise EngineError(answer["error"])
+        return answer["ok"]
+
+    def __getattr__(self, name):
+        if name.startswith("_"):
+            raise AttributeError(name)
+
+        def call(**arguments):
+            self._send([name, arguments])
+            return self._receive()
+
+        return call
+
+    def run(self, prompts, n=8, **more):
+        return self.generate(prompts=prompts, n=n, **more)["outputs"]
+
+    def kill(self):
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self._reap()
+
+    def close(self):
+        if self.process.poll() is not None:
+            return
+        try:
+            self.process.stdin.close()
+            self.process.wait(30)
+        except (BrokenPipeError, subprocess.TimeoutExpired):
+            pass
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self._reap()
+
+    def _reap(self):
+        self.process.wait(30)
+        self.process.stdout.close()
+        if not self.process.stdin.closed:
+            try:
+                self.process.stdin.close()
+            except BrokenPipeError:
+                pass
+
+
+def same(left, right, *, logprobs=True):
+    """Tokens equal, and logprobs exactly equal."""
+    keys = ("tokens", "logprobs") if logprobs else ("tokens",)
+    return all(a[key] == b[key] for a, b in zip(left, right, strict=True) for key in keys)
+
+
+def wait_for(condition, seconds=20.0):
+    """Polls a condition of another process until it holds. Bounded."""
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.02)
+    return True

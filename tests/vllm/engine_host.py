@@ -1,0 +1,238 @@
+"""One vLLM engine in a process of its own, driven by JSON lines: a command on stdin, its answer on stdout.
+
+Started by engine.py. Commands are the functions of class Host whose names do not begin with an underscore.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+import traceback
+
+
+def _connector(options):
+    return {
+        "kv_connector": "OrbitKVConnector",
+        "kv_connector_module_path": "orbitkv.vllm",
+        "kv_role": "kv_both",
+        "kv_load_failure_policy": options.pop("policy", "recompute"),
+        "kv_connector_extra_config": options,
+    }
+
+
+class Host:
+    def __init__(self, setup):
+        from vllm import LLM
+
+        settings = {
+            "skip_tokenizer_init": True,
+            "dtype": "float32",
+            "enforce_eager": True,
+            "block_size": 32,
+            "max_model_len": 1024,
+            "kv_cache_memory_bytes": 64 << 20,
+            "max_num_seqs": 8,
+            "generation_config": "vllm",
+            "seed": 0,
+            "disable_log_stats": False,
+        } | setup["llm"]
+        if setup.get("connector") is not None:
+            settings["kv_transfer_config"] = _connector(dict(setup["connector"]))
+        self._llm = LLM(**settings)
+
+    # ---- what both kinds of engine can do ---------------------------------------------------------------------------
+
+    def generate(self, prompts, n=8, salt=None, **params):
+        from vllm import SamplingParams
+
+        sampling = SamplingParams(
+            temperature=0, max_tokens=n, detokenize=False, ignore_eos=True, **({"logprobs": 3} | params)
+        )
+        inputs = [{"prompt_token_ids": prompt} | ({"cache_salt": salt} if salt else {}) for prompt in prompts]
+        begin = time.monotonic()
+        outputs = self._llm.generate(inputs, sampling, use_tqdm=False)
+        return {"seconds": time.monotonic() - begin, "outputs": [self._output(output) for output in outputs]}
+
+    @staticmethod
+    def _output(output):
+        def table(logprobs):
+            return [sorted((token, entry.logprob) for token, entry in (row or {}).items()) for row in logprobs or []]
+
+        first = output.outputs[0]
+        return {
+            "tokens": list(first.token_ids),
+            "logprobs": table(first.logprobs),
+            "prompt_logprobs": table(output.prompt_logprobs),
+            "cached": output.num_cached_tokens,
+            "reason": first.finish_reason,
+        }
+
+    def reset(self):
+        """Drops the engine's own prefix cache; the connector is not told."""
+        return self._llm.reset_prefix_cache()
+
+    def reset_all(self):
+        return self._llm.reset_prefix_cache(reset_connector=True)
+
+    def metrics(self):
+        return {metric.name: getattr(metric, "value", None) for metric in self._llm.get_metrics()}
+
+    # ---- only in one process ----------------------------------------------------------------------------------------
+
+    @property
+    def _core(self):
+        return self._llm.llm_engine.engine_core.engine_core
+
+    @property
+    def _scheduler(self):
+        return self._core.scheduler
+
+    @property
+    def _ours(self):
+        return self._scheduler.connector.scheduler
+
+    @property
+    def _worker(self):
+        from vllm.distributed.kv_transfer import get_kv_transfer_group
+
+        return get_kv_transfer_group().worker
+
+    def _step_until(self, done, seconds=20.0):
+        """Steps the engine until done() holds. Bounded."""
+        end = time.monotonic() + seconds
+        while not done():
+            if time.monotonic() > end:
+                raise TimeoutError("the engine did not get there")
+            self._core.step_fn()
+
+    def settle(self):
+        """Steps until nothing is owed: no request, no save that is not acknowledged."""
+        self._step_until(lambda: not self._scheduler.has_requests())
+        return self.state()
+
+    def wait_up(self, seconds=30.0):
+        end = time.monotonic() + seconds
+        links = (self._ours._link, self._worker._link)
+        while not all(link.client is not None and link.client.wait_up(0.05) for link in links):
+            if time.monotonic() > end:
+                return False
+        return True
+
+    def state(self):
+        pool = self._scheduler.kv_cache_manager.block_pool
+        return {
+            "counters": vars(self._ours.counters),
+            "requests": len(self._scheduler.requests),
+            "tracked": len(self._ours._requests),
+            "jobs": len(self._ours._jobs),
+            "watched": len(self._ours._job_of_block),
+            "loading": len(self._ours._loading),
+            "worker_loads": len(self._worker._loads),
+            "worker_saves": len(self._worker._saves),
+            "free_blocks": pool.get_num_free_blocks(),
+            "client": self._ours._link.client.state if self._ours._link.client else "none",
+        }
+
+    def fail_loads(self, count):
+        """The next `count` loads fail as a whole, before a byte is copied."""
+        worker, original = self._worker, type(self._worker)._start_load
+        left = [count]
+
+        def start(load):
+            if left[0] > 0:
+                left[0] -= 1
+                return None
+            return original(worker, load)
+
+        worker._start_load = start
+        return True
+
+    def corrupt_blocks(self, indices):
+        """The next load reports these blocks as damaged, and their pages hold rubbish."""
+        worker, original = self._worker, type(self._worker)._end_load
+
+        def end(load, bad, failed_keys):
+            worker._end_load = lambda *args, **more: original(worker, *args, **more)
+            bad = bad | {index for index in indices if index < len(load.block_ids)}
+            for layer in worker._layers:
+                for index in bad:
+                    layer.tensor[load.block_ids[index]].fill_(7.0)
+            return original(worker, load, bad, True)
+
+        worker._end_load = end
+        return True
+
+    def add(self, req_id, prompt, n=8):
+        from vllm import SamplingParams
+
+        self._llm.llm_engine.add_request(
+            req_id,
+            {"prompt_token_ids": prompt},
+            SamplingParams(temperature=0, max_tokens=n, detokenize=False, ignore_eos=True, logprobs=3),
+        )
+        return True
+
+    def abort(self, req_id):
+        self._llm.llm_engine.abort_request([req_id], internal=False)
+        return self.state()
+
+    def step(self, count=1):
+        for _ in range(count):
+            self._llm.llm_engine.step()
+        return self.state()
+
+    def hold_loads(self, hold):
+        """While held, finished restores are not reported: requests stay in their load."""
+        worker = self._worker
+        if hold:
+            worker.poll = lambda: None
+        else:
+            del worker.poll
+        return True
+
+    def statuses(self):
+        return sorted(request.status.name for request in self._scheduler.requests.values())
+
+    def callback_share(self, prompts, n):
+        """Time inside connector callbacks as a share of the time inside steps."""
+        spent = [0.0]
+        connector = self._scheduler.connector
+        names = ("get_num_new_matched_tokens", "update_state_after_alloc", "build_connector_meta")
+        for name in (*names, "update_connector_output", "request_finished_all_groups", "on_new_request"):
+            original = getattr(connector, name)
+
+            def timed(*args, original=original, **kwargs):
+                begin = time.perf_counter()
+                try:
+                    return original(*args, **kwargs)
+                finally:
+                    spent[0] += time.perf_counter() - begin
+
+            setattr(connector, name, timed)
+        result = self.generate(prompts, n)
+        return {"callbacks": spent[0], "seconds": result["seconds"]}
+
+
+def main():
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # whatever vLLM prints is a log
+    host = Host(json.loads(sys.stdin.readline()))
+
+    def answer(value):
+        answers.write(json.dumps(value) + "\n")
+        answers.flush()
+
+    answer({"ok": "ready"})
+    for line in sys.stdin:
+        name, arguments = json.loads(line)
+        try:
+            answer({"ok": getattr(host, name)(**arguments)})
+        except Exception:
+            answer({"error": traceback.format_exc()})
+    host._llm.llm_engine.engine_core.shutdown()
+
+
+if __name__ == "__main__":
+    main()
