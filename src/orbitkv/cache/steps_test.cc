@@ -13,8 +13,21 @@
 namespace orbitkv::cache {
 namespace {
 
-constexpr std::uint32_t kSlots = 400'000;
-constexpr std::uint32_t kInserts = 1'000'000;
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define ORBITKV_SANITIZED 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define ORBITKV_SANITIZED 1
+#endif
+#endif
+#ifdef ORBITKV_SANITIZED
+constexpr std::uint32_t kScale = 10;  // the same steps, fewer of them
+#else
+constexpr std::uint32_t kScale = 1;
+#endif
+
+constexpr std::uint32_t kSlots = 400'000 / kScale;
+constexpr std::uint32_t kInserts = 1'000'000 / kScale;
 constexpr std::uint32_t kChain = 256;  // blocks of one prompt
 constexpr std::uint32_t kSlotBytes = 64 << 10U;
 constexpr NamespaceRow kRow{1};
