@@ -5,6 +5,7 @@
 
 #include <initializer_list>
 #include <optional>
+#include <utility>
 
 #include "orbitkv/base/result.h"
 #include "orbitkv/os/unique_fd.h"
@@ -22,6 +23,19 @@ class SignalFd {
  private:
   explicit SignalFd(UniqueFd fd) : fd_(std::move(fd)) {}
   UniqueFd fd_;
+};
+
+// What asks a process to end: SIGTERM, SIGINT and SIGHUP. SIGPIPE is taken and ignored, because a reader of our output
+// that goes away is no reason to end.
+class ShutdownSignals {
+ public:
+  static Result<ShutdownSignals> Create();
+  // Blocks until the process is asked to end; the signal.
+  int Wait() const;
+
+ private:
+  explicit ShutdownSignals(SignalFd signals) : signals_(std::move(signals)) {}
+  SignalFd signals_;
 };
 
 }  // namespace orbitkv::os
