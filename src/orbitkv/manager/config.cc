@@ -13,8 +13,6 @@
 
 #include "orbitkv/manager/version.h"
 
-extern char** environ;
-
 namespace orbitkv::manager {
 namespace {
 
@@ -316,9 +314,9 @@ std::expected<CommandLine, std::string> ParseCommandLine(std::span<const std::st
   return line;
 }
 
-std::expected<CommandLine, std::string> ParseCommandLine(int argc, const char* const* argv) {
+std::expected<CommandLine, std::string> ParseCommandLine(int argc, const char* const* argv, const char* const* envp) {
   std::vector<std::string> environment;
-  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) environment.emplace_back(*entry);
+  for (; envp != nullptr && *envp != nullptr; ++envp) environment.emplace_back(*envp);
   const std::vector<std::string> args(argv + std::min(argc, 1), argv + argc);
   return ParseCommandLine(args, environment);
 }

@@ -62,7 +62,7 @@ struct CommandLine {
 std::expected<CommandLine, std::string> ParseCommandLine(std::span<const std::string> args,
                                                          std::span<const std::string> environment);
 
-// The same from main's arguments and the process's environment.
-std::expected<CommandLine, std::string> ParseCommandLine(int argc, const char* const* argv);
+// The same from what main was given.
+std::expected<CommandLine, std::string> ParseCommandLine(int argc, const char* const* argv, const char* const* envp);
 
 }  // namespace orbitkv::manager

@@ -1,0 +1,70 @@
+// orbitkv: asks a running Cache Manager how it is.
+#include <cstdio>
+#include <cstdlib>
+#include <fmt/format.h>
+#include <optional>
+
+#include <CLI/CLI.hpp>
+
+#include "orbitkv/channel/client_session.h"
+#include "orbitkv/manager/config.h"
+#include "orbitkv/manager/lifecycle.h"
+#include "orbitkv/manager/version.h"
+#include "orbitkv/os/clock.h"
+#include "orbitkv/os/pidfd.h"
+#include "orbitkv/wire/lifecycle.pb.h"
+
+namespace {
+
+constexpr std::uint64_t kDeadlineNs = 5'000'000'000;
+
+int Fail(const std::string& socket, const std::string& why) {
+  fmt::print(stderr, "orbitkv: no answer from a Manager at {}: {}; is orbitkv-manager running with this --socket?\n",
+             socket, why);
+  return 1;
+}
+
+int Status(const std::string& socket, bool json) {
+  std::string refusal;
+  orbitkv::channel::ConnectOptions options;
+  options.socket_path = socket;
+  options.purpose = orbitkv::wire::Purpose::kAdmin;
+  options.name = fmt::format("orbitkv status {}", orbitkv::os::OwnPid());
+  options.deadline_ns = orbitkv::os::DeadlineAfter(kDeadlineNs);
+  options.message = &refusal;
+  const auto session = orbitkv::channel::ClientSession::Connect(options);
+  if (!session) return Fail(socket, refusal.empty() ? orbitkv::ToString(session.error()) : refusal);
+  const auto reply =
+      (*session)->Exchange(orbitkv::wire::FRAME_HEALTH, orbitkv::manager::EncodeHealthRequest(), options.deadline_ns);
+  if (!reply) return Fail(socket, orbitkv::ToString(reply.error()));
+  const auto health = orbitkv::manager::DecodeHealth(reply->payload);
+  if (reply->refused || !health) return Fail(socket, "the answer is no health report");
+  fmt::print("{}", json ? orbitkv::manager::HealthAsJson(*health) : orbitkv::manager::HealthAsText(*health));
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app("OrbitKV command line tool.", "orbitkv");
+  app.set_version_flag("--version", std::string("orbitkv ") + orbitkv::manager::kVersion);
+  app.require_subcommand(1);
+  std::string socket = orbitkv::manager::DefaultSocket([](std::string_view name) -> std::optional<std::string> {
+    const char* value = std::getenv(std::string(name).c_str());
+    return value != nullptr ? std::optional<std::string>(value) : std::nullopt;
+  });
+  bool json = false;
+  CLI::App* status = app.add_subcommand("status", "print every counter, gauge and budget of a running Manager");
+  status->add_option("--socket", socket, "the Manager's bootstrap socket")
+      ->type_name("PATH")
+      ->envname("ORBITKV_SOCKET");
+  status->add_flag("--json", json, "as JSON");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) return app.exit(error);
+    fmt::print(stderr, "orbitkv: {}; see orbitkv --help\n", error.what());
+    return 2;
+  }
+  return Status(socket, json);
+}

@@ -1,0 +1,172 @@
+#include "orbitkv/manager/commands.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "orbitkv/wire/commands.h"
+
+namespace orbitkv::manager {
+namespace {
+
+void Refuse(CommandAnswer& answer, const Error& error) { answer.status = wire::StatusOf(error.code); }
+
+// The low half of a scalar that holds a 32-bit number; false when the high half is in use.
+bool Narrow(std::uint64_t scalar, std::uint32_t& out) {
+  if (scalar > std::numeric_limits<std::uint32_t>::max()) return false;
+  out = static_cast<std::uint32_t>(scalar);
+  return true;
+}
+
+wire::AnswerStatus StatusOfPlan(service::PlanStatus status) {
+  switch (status) {
+    case service::PlanStatus::kArmed: return wire::AnswerStatus::kOk;
+    case service::PlanStatus::kNotYet: return wire::AnswerStatus::kNotYet;
+    case service::PlanStatus::kGone: return wire::AnswerStatus::kGone;
+    case service::PlanStatus::kCorrupt: return wire::AnswerStatus::kCorrupt;
+  }
+  return wire::AnswerStatus::kInvalid;
+}
+
+}  // namespace
+
+CommandRunner::Progress CommandRunner::Start(const CommandRequest& request, std::uint64_t now_ns,
+                                             CommandAnswer& answer) {
+  answer = {};
+  cost_ = 1;
+  switch (request.command) {
+    case wire::Command::kPing:
+      answer.scalar0 = request.scalar0;
+      answer.scalar1 = now_ns;
+      break;
+    case wire::Command::kQuerySubmit: return Query(request, now_ns, answer);
+    case wire::Command::kPublishReserve: return Reserve(request, now_ns, answer);
+    case wire::Command::kPublishCommit: Commit(request, now_ns, answer); break;
+    case wire::Command::kPublishAbort:
+      if (auto done = service_.PublishAbort(session_, ReservationId(request.scalar0), now_ns); !done) {
+        Refuse(answer, done.error());
+      }
+      break;
+    case wire::Command::kRestoreBegin: Begin(request, now_ns, answer); break;
+    case wire::Command::kRestorePlan: Plan(request, now_ns, answer); break;
+    case wire::Command::kRestoreEnd: End(request, now_ns, answer); break;
+    case wire::Command::kRelease: Release(request, now_ns, answer); break;
+  }
+  return Progress::kDone;
+}
+
+CommandRunner::Progress CommandRunner::Continue(std::uint64_t now_ns, CommandAnswer& answer) {
+  answer = {};
+  if (running_ == wire::Command::kQuerySubmit) return QueryStep(service_.ContinueQuery(session_, now_ns), answer);
+  return ReserveStep(service_.ContinueReserve(session_, now_ns, entries_), answer);
+}
+
+void CommandRunner::Cancel(std::uint64_t now_ns) { service_.CancelStep(session_, now_ns); }
+
+CommandRunner::Progress CommandRunner::Query(const CommandRequest& request, std::uint64_t now_ns,
+                                             CommandAnswer& answer) {
+  const auto query = wire::DecodeQuery(request.args);
+  if (!query) {
+    Refuse(answer, query.error());
+    return Progress::kDone;
+  }
+  running_ = wire::Command::kQuerySubmit;
+  cost_ = std::min(query->header.hash_count, service_.limits().step_hashes);
+  return QueryStep(service_.StartQuery(session_, *query, now_ns), answer);
+}
+
+CommandRunner::Progress CommandRunner::QueryStep(const Result<service::QueryOutcome>& outcome, CommandAnswer& answer) {
+  if (!outcome) {
+    Refuse(answer, outcome.error());
+    return Progress::kDone;
+  }
+  if (outcome->more) return Progress::kMore;
+  answer.scalar0 = outcome->lease.value();
+  answer.scalar1 = outcome->found_blocks | static_cast<std::uint64_t>(outcome->miss_reason) << 32U;
+  return Progress::kDone;
+}
+
+CommandRunner::Progress CommandRunner::Reserve(const CommandRequest& request, std::uint64_t now_ns,
+                                               CommandAnswer& answer) {
+  const auto reserve = wire::DecodeReserve(request.args);
+  if (!reserve) {
+    Refuse(answer, reserve.error());
+    return Progress::kDone;
+  }
+  running_ = wire::Command::kPublishReserve;
+  cost_ = std::min(reserve->header.block_count, service_.limits().step_hashes);
+  return ReserveStep(service_.StartReserve(session_, *reserve, now_ns, entries_), answer);
+}
+
+CommandRunner::Progress CommandRunner::ReserveStep(const Result<service::ReserveOutcome>& outcome,
+                                                   CommandAnswer& answer) {
+  if (!outcome) {
+    Refuse(answer, outcome.error());
+    return Progress::kDone;
+  }
+  if (outcome->more) return Progress::kMore;
+  answer.scalar0 = outcome->reservation.value();
+  answer.payload = std::as_bytes(std::span(entries_));
+  return Progress::kDone;
+}
+
+void CommandRunner::Commit(const CommandRequest& request, std::uint64_t now_ns, CommandAnswer& answer) {
+  const auto commit = wire::DecodeCommit(request.args);
+  if (!commit) return Refuse(answer, commit.error());
+  cost_ = static_cast<std::uint32_t>(commit->entries.size());
+  const auto stored = service_.PublishCommit(session_, ReservationId(request.scalar0), *commit, now_ns, outcomes_);
+  if (!stored) return Refuse(answer, stored.error());
+  answer.scalar0 = *stored;
+  answer.payload = std::as_bytes(std::span(outcomes_));
+}
+
+void CommandRunner::Begin(const CommandRequest& request, std::uint64_t now_ns, CommandAnswer& answer) {
+  const auto begin = wire::DecodeBegin(request.args);
+  if (!begin) return Refuse(answer, begin.error());
+  cost_ = begin->header.boundary_blocks;
+  if (auto done = service_.RestoreBegin(session_, LeaseId(request.scalar0), *begin, GrantId(request.scalar1), now_ns);
+      !done) {
+    Refuse(answer, done.error());
+  }
+}
+
+void CommandRunner::Plan(const CommandRequest& request, std::uint64_t now_ns, CommandAnswer& answer) {
+  std::uint32_t rank = 0;
+  if (!Narrow(request.scalar1, rank)) return Refuse(answer, Error{});
+  const auto status = service_.RestorePlan(session_, GrantId(request.scalar0), Rank(rank), now_ns, plan_);
+  if (!status) return Refuse(answer, status.error());
+  answer.status = StatusOfPlan(*status);
+  if (*status != service::PlanStatus::kArmed) return;
+  cost_ = static_cast<std::uint32_t>(plan_.size());
+  answer.scalar0 = plan_.size();
+  answer.payload = std::as_bytes(std::span(plan_));
+}
+
+void CommandRunner::End(const CommandRequest& request, std::uint64_t now_ns, CommandAnswer& answer) {
+  const auto rank = static_cast<std::uint32_t>(request.scalar1);
+  const auto result = static_cast<std::uint32_t>(request.scalar1 >> 32U);
+  if (result < static_cast<std::uint32_t>(wire::EndResult::kOk) ||
+      result > static_cast<std::uint32_t>(wire::EndResult::kFailed)) {
+    return Refuse(answer, Error{});
+  }
+  // An end without indices may come without a header.
+  const auto end = request.args.empty() ? Result<wire::EndView>(wire::EndView{}) : wire::DecodeEnd(request.args);
+  if (!end) return Refuse(answer, end.error());
+  if (auto done = service_.RestoreEnd(session_, GrantId(request.scalar0), Rank(rank),
+                                      static_cast<wire::EndResult>(result), end->indices, now_ns);
+      !done) {
+    Refuse(answer, done.error());
+  }
+}
+
+void CommandRunner::Release(const CommandRequest& request, std::uint64_t now_ns, CommandAnswer& answer) {
+  if (request.scalar0 != static_cast<std::uint64_t>(wire::ReleaseKind::kLease) &&
+      request.scalar0 != static_cast<std::uint64_t>(wire::ReleaseKind::kGrant)) {
+    return Refuse(answer, Error{});
+  }
+  if (auto done = service_.Release(session_, static_cast<wire::ReleaseKind>(request.scalar0), request.scalar1, now_ns);
+      !done) {
+    Refuse(answer, done.error());
+  }
+}
+
+}  // namespace orbitkv::manager

@@ -1,0 +1,72 @@
+// The channel's commands as calls of the service: decodes what a session asked, lets the service decide, encodes the
+// answer.
+//
+// A command whose arguments name more hashes than one turn may look at is answered over several turns: Start says
+// kMore, and Continue is called in later turns of the session until it says kDone. The session starts nothing else in
+// between.
+//
+// Owns: the state of one session's stepped command and its answer buffer, which is reused. Refers to the service, which
+// outlives it. Threads: one (the dispatcher). Blocks: no.
+// Errors: everything that is wrong with a request becomes its answer's status; nothing is passed on.
+// Invariant: arguments are private copies; they are decoded before the service sees them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "orbitkv/base/units.h"
+#include "orbitkv/service/service.h"
+#include "orbitkv/wire/descriptor.h"
+
+namespace orbitkv::manager {
+
+struct CommandRequest {
+  wire::Command command = wire::Command::kPing;
+  std::uint64_t scalar0 = 0;
+  std::uint64_t scalar1 = 0;
+  std::span<const std::byte> args;  // 8-byte aligned
+};
+
+struct CommandAnswer {
+  wire::AnswerStatus status = wire::AnswerStatus::kOk;
+  std::uint64_t scalar0 = 0;
+  std::uint64_t scalar1 = 0;
+  std::span<const std::byte> payload;  // valid until the runner's next call
+};
+
+class CommandRunner {
+ public:
+  enum class Progress : std::uint8_t { kDone, kMore };
+
+  CommandRunner(service::Service& service, SessionId session) : service_(service), session_(session) {}
+
+  Progress Start(const CommandRequest& request, std::uint64_t now_ns, CommandAnswer& answer);
+  Progress Continue(std::uint64_t now_ns, CommandAnswer& answer);
+  // Gives up a stepped command, for a request that expired meanwhile.
+  void Cancel(std::uint64_t now_ns);
+  // Of the step that ran last, against the dispatcher's share of one session.
+  std::uint32_t last_cost_hashes() const { return cost_; }
+
+ private:
+  Progress Query(const CommandRequest& request, std::uint64_t now_ns, CommandAnswer& answer);
+  Progress QueryStep(const Result<service::QueryOutcome>& outcome, CommandAnswer& answer);
+  Progress Reserve(const CommandRequest& request, std::uint64_t now_ns, CommandAnswer& answer);
+  Progress ReserveStep(const Result<service::ReserveOutcome>& outcome, CommandAnswer& answer);
+  void Commit(const CommandRequest& request, std::uint64_t now_ns, CommandAnswer& answer);
+  void Begin(const CommandRequest& request, std::uint64_t now_ns, CommandAnswer& answer);
+  void Plan(const CommandRequest& request, std::uint64_t now_ns, CommandAnswer& answer);
+  void End(const CommandRequest& request, std::uint64_t now_ns, CommandAnswer& answer);
+  void Release(const CommandRequest& request, std::uint64_t now_ns, CommandAnswer& answer);
+
+  service::Service& service_;
+  const SessionId session_;
+  wire::Command running_ = wire::Command::kPing;
+  std::uint32_t cost_ = 0;
+  std::vector<wire::ReserveEntry> entries_;
+  std::vector<wire::PlanEntry> plan_;
+  std::vector<std::uint32_t> outcomes_;
+};
+
+}  // namespace orbitkv::manager

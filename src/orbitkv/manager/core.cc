@@ -1,0 +1,212 @@
+#include "orbitkv/manager/core.h"
+
+#include <algorithm>
+#include <fmt/format.h>
+#include <limits>
+
+namespace orbitkv::manager {
+namespace {
+
+constexpr std::uint64_t kBytesPerDefaultSlot = 64U << 10U;
+constexpr std::uint64_t kMinDefaultSlots = 1024;
+
+// One exported number of a plain struct.
+template <typename Struct, typename Field>
+struct Figure {
+  const char* name;
+  const char* help;
+  Field Struct::* field;
+};
+
+template <typename Struct>
+using Figure64 = Figure<Struct, std::uint64_t>;
+
+constexpr Figure64<service::Counters> kServiceCounters[] = {
+    {"orbitkv_sessions_opened_total", "Sessions that were opened.", &service::Counters::sessions_opened},
+    {"orbitkv_registrations_total", "Registrations taken.", &service::Counters::registrations},
+    {"orbitkv_registrations_refused_total", "Registrations refused.", &service::Counters::registrations_refused},
+    {"orbitkv_queries_total", "Look-ups.", &service::Counters::queries},
+    {"orbitkv_queries_not_admitted_total", "Look-ups told to come back.", &service::Counters::queries_not_admitted},
+    {"orbitkv_query_blocks_total", "Blocks asked for.", &service::Counters::query_blocks},
+    {"orbitkv_query_blocks_found_total", "Blocks offered.", &service::Counters::query_blocks_found},
+    {"orbitkv_query_blocks_over_budget_total", "Blocks found but not offered: lease budget.",
+     &service::Counters::query_blocks_over_budget},
+    {"orbitkv_leases_expired_total", "Found leases that expired.", &service::Counters::leases_expired},
+    {"orbitkv_leases_revoked_total", "Found leases revoked for room.", &service::Counters::leases_revoked},
+    {"orbitkv_grants_total", "Restores begun.", &service::Counters::grants},
+    {"orbitkv_grants_late_total", "Restores begun on an expired lease.", &service::Counters::grants_late},
+    {"orbitkv_grants_refused_total", "Restores refused.", &service::Counters::grants_refused},
+    {"orbitkv_plans_total", "Copy plans handed out.", &service::Counters::plans},
+    {"orbitkv_plans_not_yet_total", "Plans asked before their begin arrived.", &service::Counters::plans_not_yet},
+    {"orbitkv_plans_gone_total", "Plans asked for an ended grant.", &service::Counters::plans_gone},
+    {"orbitkv_plans_corrupt_total", "Plans that met a damaged record.", &service::Counters::plans_corrupt},
+    {"orbitkv_restores_ok_total", "Restores of a rank that ended well.", &service::Counters::restores_ok},
+    {"orbitkv_restores_mismatch_total", "Restores that met a wrong checksum.", &service::Counters::restores_mismatch},
+    {"orbitkv_restores_failed_total", "Restores not copied.", &service::Counters::restores_failed},
+    {"orbitkv_restored_blocks_total", "Blocks restored, per rank.", &service::Counters::restored_blocks},
+    {"orbitkv_restored_bytes_total", "Bytes restored, per rank.", &service::Counters::restored_bytes},
+    {"orbitkv_verified_equal_total", "Reported slots found right.", &service::Counters::verified_equal},
+    {"orbitkv_verified_different_total", "Reported slots found wrong and dropped.",
+     &service::Counters::verified_different},
+    {"orbitkv_blocks_reserved_total", "Blocks that got a slot to write.", &service::Counters::blocks_reserved},
+    {"orbitkv_blocks_already_here_total", "Blocks not saved: here already.", &service::Counters::blocks_already_here},
+    {"orbitkv_blocks_not_now_total", "Blocks not saved: no room.", &service::Counters::blocks_not_now},
+    {"orbitkv_blocks_over_budget_total", "Of those, for the session's budget.", &service::Counters::blocks_over_budget},
+    {"orbitkv_blocks_stored_total", "Blocks stored.", &service::Counters::blocks_stored},
+    {"orbitkv_blocks_already_there_total", "Blocks whose other writer was first.",
+     &service::Counters::blocks_already_there},
+    {"orbitkv_blocks_lost_total", "Commits for slots no longer reserved.", &service::Counters::blocks_lost},
+    {"orbitkv_blocks_aborted_total", "Reserved blocks given back.", &service::Counters::blocks_aborted},
+    {"orbitkv_stored_bytes_total", "Bytes stored.", &service::Counters::bytes_stored},
+};
+
+constexpr Figure64<service::Gauges> kServiceGauges[] = {
+    {"orbitkv_sessions", "Sessions that may hold something.", &service::Gauges::sessions},
+    {"orbitkv_sessions_detached", "Of those, without a connection.", &service::Gauges::sessions_detached},
+    {"orbitkv_instances", "Engines.", &service::Gauges::instances},
+    {"orbitkv_namespaces", "Namespaces.", &service::Gauges::namespaces},
+    {"orbitkv_queries_running", "Look-ups that take more than one turn.", &service::Gauges::running_queries},
+    {"orbitkv_leases", "Found leases.", &service::Gauges::leases},
+    {"orbitkv_leases_remembered", "Expired leases whose hashes are kept.", &service::Gauges::leases_remembered},
+    {"orbitkv_hashes_held", "Hashes kept for look-ups and leases.", &service::Gauges::hashes},
+    {"orbitkv_grants", "Grants that still hold a pin.", &service::Gauges::grants},
+    {"orbitkv_armed_ranks", "Ranks that may be copying.", &service::Gauges::armed_ranks},
+    {"orbitkv_leased_bytes", "Distinct bytes found or granted.", &service::Gauges::leased_bytes},
+    {"orbitkv_reserves_running", "Reserves that take more than one turn.", &service::Gauges::running_reserves},
+    {"orbitkv_reservations", "Reservations.", &service::Gauges::reservations},
+    {"orbitkv_reserved_slots", "Slots being written.", &service::Gauges::reserved_slots},
+    {"orbitkv_reserved_slot_bytes", "Bytes of slots being written.", &service::Gauges::reserved_bytes},
+    {"orbitkv_admissions_remembered", "Admission decisions kept.", &service::Gauges::admissions},
+    {"orbitkv_verifications", "Slots being hashed again.", &service::Gauges::verifications},
+};
+
+constexpr Figure64<cache::CacheCounters> kCacheCounters[] = {
+    {"orbitkv_cache_hits_total", "Blocks that look-ups found.", &cache::CacheCounters::hits},
+    {"orbitkv_cache_misses_total", "Look-ups that ended at an absent block.", &cache::CacheCounters::misses},
+    {"orbitkv_cache_inserts_total", "Blocks that became complete.", &cache::CacheCounters::inserts},
+    {"orbitkv_cache_commits_total", "Components stored.", &cache::CacheCounters::commits},
+    {"orbitkv_cache_evictions_total", "Blocks evicted.", &cache::CacheCounters::evictions},
+    {"orbitkv_cache_reclaimed_slabs_total", "Times room of other slot sizes was taken.",
+     &cache::CacheCounters::reclaimed_slabs},
+    {"orbitkv_cache_incomplete_total", "Blocks that lacked a shard for too long.", &cache::CacheCounters::incomplete},
+    {"orbitkv_cache_dropped_corrupt_total", "Components dropped for wrong bytes or records.",
+     &cache::CacheCounters::dropped_corrupt},
+    {"orbitkv_cache_dropped_total", "Components dropped.", &cache::CacheCounters::dropped},
+};
+
+constexpr Figure64<cache::CacheGauges> kCacheGauges[] = {
+    {"orbitkv_blocks_resident", "Complete blocks.", &cache::CacheGauges::complete},
+    {"orbitkv_index_entries", "Entries of the index in use.", &cache::CacheGauges::entries},
+    {"orbitkv_found_pins", "Pins of leases.", &cache::CacheGauges::found_pins},
+    {"orbitkv_granted_pins", "Pins of grants.", &cache::CacheGauges::granted_pins},
+    {"orbitkv_suspect_components", "Components being verified.", &cache::CacheGauges::suspect},
+    {"orbitkv_draining_slots", "Dropped slots that a reader still holds.", &cache::CacheGauges::draining},
+};
+
+constexpr Figure64<pool::PoolGauges> kPoolBytes[] = {
+    {"orbitkv_pool_bytes", "Size of the pool, a hard limit.", &pool::PoolGauges::pool_bytes},
+    {"orbitkv_pool_reserved_bytes", "Memory reserved for the pool so far.", &pool::PoolGauges::reserved_bytes},
+    {"orbitkv_pool_slab_bytes", "Bytes in slabs.", &pool::PoolGauges::slab_bytes},
+    {"orbitkv_pool_used_bytes", "Bytes in slots that are not free.", &pool::PoolGauges::used_bytes},
+};
+
+constexpr Figure<pool::PoolGauges, std::uint32_t> kPoolSlots[] = {
+    {"orbitkv_pool_slots_free", "Free slots of existing slabs.", &pool::PoolGauges::slots_free},
+    {"orbitkv_pool_slots_writing", "Slots being written.", &pool::PoolGauges::slots_writing},
+    {"orbitkv_pool_slots_sealed", "Slots that hold a component.", &pool::PoolGauges::slots_sealed},
+    {"orbitkv_pool_slots_retired", "Slots taken out of use.", &pool::PoolGauges::slots_retired},
+};
+
+template <typename Figures, typename Struct>
+void EmitGauges(MetricSink& sink, const Figures& figures, const Struct& values) {
+  for (const auto& figure : figures) {
+    sink.Gauge(figure.name, figure.help, static_cast<double>(values.*(figure.field)));
+  }
+}
+
+template <typename Figures, typename Struct>
+void EmitCounters(MetricSink& sink, const Figures& figures, const Struct& values) {
+  for (const auto& figure : figures) {
+    sink.Counter(figure.name, figure.help, static_cast<double>(values.*(figure.field)));
+  }
+}
+
+void EmitLimits(MetricSink& sink, const service::Limits& limits) {
+  sink.Gauge("orbitkv_limit_sessions", "Most sessions.", limits.max_sessions);
+  sink.Gauge("orbitkv_limit_leased_bytes_per_instance", "Most distinct bytes leased to one engine.",
+             static_cast<double>(limits.lease_bytes_per_instance()));
+  sink.Gauge("orbitkv_limit_reserved_bytes_per_session", "Most bytes reserved by one session.",
+             static_cast<double>(limits.reserved_bytes_per_session()));
+  sink.Gauge("orbitkv_limit_operations", "Most look-ups and kept answers.", limits.operations_total);
+}
+
+void EmitSessions(MetricSink& sink, const service::Service& service) {
+  for (const service::SessionStatus& session : service.sessions()) {
+    const MetricSink::Labels labels = {{"session", fmt::format("{}", session.id.value())}, {"name", session.name}};
+    sink.Gauge("orbitkv_session_armed_ranks", "Ranks of the session that may be copying.",
+               static_cast<double>(session.armed_ranks), labels);
+    sink.Gauge("orbitkv_session_reserved_bytes", "Bytes that the session is writing.",
+               static_cast<double>(session.reserved_bytes), labels);
+    sink.Counter("orbitkv_session_false_alarms_total", "Mismatches it reported on blocks that were right.",
+                 static_cast<double>(session.false_alarms), labels);
+  }
+}
+
+std::uint32_t SlotsFor(const Config& config) {
+  if (config.max_slots != 0) return config.max_slots;
+  const std::uint64_t wanted = std::max(config.pool_bytes / kBytesPerDefaultSlot, kMinDefaultSlots);
+  return static_cast<std::uint32_t>(std::min<std::uint64_t>(wanted, 1U << 28U));
+}
+
+}  // namespace
+
+Core::~Core() = default;
+
+Result<std::unique_ptr<Core>> Core::Create(const Config& config, std::uint64_t seed) {
+  auto core = std::unique_ptr<Core>(new Core);
+  pool::PoolConfig pool_config;
+  pool_config.pool_bytes = config.pool_bytes;
+  pool_config.max_slots = SlotsFor(config);
+  ORBITKV_TRY(pool_config.Validate());
+  ORBITKV_ASSIGN_OR_RETURN(os::Mapping memory, os::Mapping::Anonymous(pool_config.table_bytes()));
+  core->memory_ = std::make_unique<os::Mapping>(std::move(memory));
+  core->table_ = std::make_unique<wire::SpanTable>(core->memory_->bytes().first(pool_config.table_bytes()));
+  ORBITKV_ASSIGN_OR_RETURN(core->pool_, pool::Pool::Create(pool_config, *core->table_));
+
+  service::Limits limits;
+  limits.pool_bytes = config.pool_bytes;
+  limits.max_sessions = config.max_sessions;
+  limits.lease_ns = std::uint64_t{config.lease_ms} * 1'000'000;
+  limits.remembered_ns = std::max(limits.remembered_ns, limits.lease_ns);
+  limits.lease_percent_per_instance = config.lease_budget_percent;
+  limits.reserved_percent_per_session = config.publish_budget_percent;
+  ORBITKV_TRY(limits.Validate());
+
+  cache::CacheConfig cache_config;
+  cache_config.max_blocks = config.max_blocks != 0 ? config.max_blocks : pool_config.max_slots;
+  cache_config.max_namespaces = std::max(cache_config.max_namespaces, limits.max_namespaces);
+  cache_config.hash_seed = seed;
+  ORBITKV_ASSIGN_OR_RETURN(core->cache_, cache::BlockCache::Create(cache_config, *core->pool_));
+  core->service_ = std::make_unique<service::Service>(limits, *core->cache_);
+  return core;
+}
+
+void Core::AddFigures(Metrics& metrics) const {
+  metrics.AddSource([this](MetricSink& sink) {
+    EmitCounters(sink, kServiceCounters, service_->counters());
+    EmitGauges(sink, kServiceGauges, service_->gauges());
+    EmitLimits(sink, service_->limits());
+    EmitCounters(sink, kCacheCounters, cache_->counters());
+    EmitGauges(sink, kCacheGauges, cache_->gauges());
+    EmitGauges(sink, kPoolBytes, pool_->gauges());
+    EmitGauges(sink, kPoolSlots, pool_->gauges());
+    for (const pool::ClassGauges& one : pool_->class_gauges()) {
+      const MetricSink::Labels labels = {{"slot_bytes", fmt::format("{}", one.slot_bytes)}};
+      sink.Gauge("orbitkv_pool_class_slots", "Slots of one size.", one.slots, labels);
+      sink.Gauge("orbitkv_pool_class_used", "Slots of one size in use.", one.used, labels);
+    }
+    EmitSessions(sink, *service_);
+  });
+}
+
+}  // namespace orbitkv::manager

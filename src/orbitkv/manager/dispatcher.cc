@@ -1,0 +1,202 @@
+#include "orbitkv/manager/dispatcher.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "orbitkv/base/log.h"
+#include "orbitkv/manager/dispatcher_session.h"
+#include "orbitkv/os/clock.h"
+
+namespace orbitkv::manager {
+namespace {
+
+constexpr const char* kTag = "dispatcher";
+
+}  // namespace
+
+Dispatcher::Dispatcher(const Parts& parts)
+    : core_(*parts.core),
+      service_(parts.core->service()),
+      waiter_(*parts.waiter),
+      metrics_(*parts.metrics),
+      incarnation_(parts.incarnation),
+      started_ns_(os::MonotonicNs()) {
+  AddFigures();
+}
+
+Dispatcher::~Dispatcher() { Stop(); }
+
+void Dispatcher::Attach(channel::BootstrapServer* server, Verifier* verifier) {
+  server_ = server;
+  verifier_ = verifier;
+}
+
+Status Dispatcher::Start() {
+  if (thread_.running()) return {};
+  return thread_.Start("okv-dispatch", [this] { Run(); });
+}
+
+void Dispatcher::Stop() {
+  stop_.store(true, std::memory_order_release);
+  waiter_.Notify();
+  thread_.Join();
+}
+
+void Dispatcher::Post(Event event) {
+  if (queue_.Post(std::move(event))) waiter_.Notify();
+}
+
+void Dispatcher::OnOpened(std::unique_ptr<channel::ServerSession> session) { Post(SessionOpened{std::move(session)}); }
+void Dispatcher::OnFrame(SessionId session, std::uint64_t frame_id, std::uint32_t kind,
+                         std::vector<std::byte> payload) {
+  Post(FrameArrived{session, frame_id, kind, std::move(payload)});
+}
+void Dispatcher::OnHangup(SessionId session) { Post(SessionHungUp{session}); }
+void Dispatcher::OnDeath(SessionId session) { Post(SessionDied{session}); }
+void Dispatcher::PostReserved(std::uint64_t bytes) { Post(MemoryReserved{bytes}); }
+void Dispatcher::PostVerdict(std::uint64_t request_id, bool equal) { Post(SlotVerified{request_id, equal}); }
+
+void Dispatcher::Run() {
+  const std::function<bool()> has_work = [this] { return HasWork(); };
+  while (!stop_.load(std::memory_order_acquire)) {
+    if (!Round()) waiter_.Sleep(service_.NextDeadline().value_or(os::kNoDeadline), has_work);
+  }
+  // What was posted before Stop is answered; what comes later finds no Manager.
+  Round();
+}
+
+bool Dispatcher::Round() {
+  ++rounds_;
+  const std::uint64_t now_ns = os::MonotonicNs();
+  bool worked = HandleEvents(now_ns);
+  const std::size_t count = sessions_.size();
+  if (count > 0) {
+    first_turn_ = (first_turn_ + 1) % count;
+    for (std::size_t i = 0; i < count; ++i) worked |= Turn(*sessions_[(first_turn_ + i) % count], now_ns);
+  }
+  if (worked) SendToVerifier(now_ns);
+  if (const auto deadline = service_.NextDeadline(); deadline && *deadline <= now_ns) service_.Tick(now_ns);
+  return worked;
+}
+
+bool Dispatcher::HasWork() const {
+  return std::ranges::any_of(sessions_, [](const std::unique_ptr<Session>& session) {
+    return session->stepping || (session->channel != nullptr && session->channel->HasRequests());
+  });
+}
+
+bool Dispatcher::Turn(Session& session, std::uint64_t now_ns) {
+  if (session.channel == nullptr) return false;
+  CommandAnswer answer;
+  bool worked = false;
+  std::uint32_t hashes = 0;
+  if (session.stepping) {
+    worked = true;
+    if (session.request_deadline_ns <= now_ns) {
+      session.runner.Cancel(now_ns);
+      ++requests_expired_in_steps_;
+      answer.status = wire::AnswerStatus::kTimedOut;
+    } else if (session.runner.Continue(now_ns, answer) == CommandRunner::Progress::kMore) {
+      return true;
+    }
+    session.stepping = false;
+    Finish(session, session.request, answer);
+    hashes = service_.limits().step_hashes;
+  }
+  for (std::uint32_t i = 0; i < kTurnRequests && hashes < service_.limits().step_hashes; ++i) {
+    if (!session.channel->HasRequests()) break;
+    worked = true;
+    const auto request = session.channel->Next(now_ns);
+    if (!request) break;
+    if (session.admin && request->command != wire::Command::kPing) {
+      answer = {};
+      answer.status = wire::AnswerStatus::kRefused;
+    } else if (session.runner.Start({request->command, request->scalar0, request->scalar1, request->args}, now_ns,
+                                    answer) == CommandRunner::Progress::kMore) {
+      session.stepping = true;
+      session.request = request->handle;
+      session.request_deadline_ns = request->deadline_ns;
+      break;
+    }
+    hashes += session.runner.last_cost_hashes();
+    Finish(session, request->handle, answer);
+  }
+  if (worked) session.channel->FlushWake();
+  if (session.channel->broken() && !session.told_broken) {
+    session.told_broken = true;
+    log::Warning(kTag, "session={} name=\"{}\" its request ring makes no sense and is no longer served",
+                 session.id.value(), session.channel->name());
+  }
+  return worked;
+}
+
+void Dispatcher::Finish(Session& session, channel::RequestHandle handle, const CommandAnswer& answer) {
+  session.channel->Answer(handle, answer.status, answer.scalar0, answer.scalar1, answer.payload);
+}
+
+void Dispatcher::SendToVerifier(std::uint64_t now_ns) {
+  for (const service::VerifyRequest& request : service_.TakeVerifyRequests()) {
+    Verifier::Job job;
+    job.id = request.id;
+    job.offset = request.offset;
+    job.slot_bytes = request.slot_bytes;
+    job.shape = {request.page_count, request.page_bytes};
+    job.identity = {request.namespace_digest, request.hash, request.group, request.shard};
+    job.slot_checksum = request.slot_checksum;
+    // A slot that nobody can check is not served again.
+    if (!verifier_->Submit(job)) service_.VerifyDone(request.id, false, now_ns);
+  }
+}
+
+Dispatcher::Session* Dispatcher::Find(SessionId id) {
+  const auto found =
+      std::ranges::find_if(sessions_, [id](const std::unique_ptr<Session>& session) { return session->id == id; });
+  return found == sessions_.end() ? nullptr : found->get();
+}
+
+void Dispatcher::CloseChannel(Session& session, std::uint64_t now_ns) {
+  if (session.channel == nullptr) return;
+  if (session.stepping) session.runner.Cancel(now_ns);
+  session.stepping = false;
+  waiter_.Unwatch(*session.channel);
+  const channel::ServerSessionStats& stats = session.channel->stats();
+  past_.requests += stats.requests;
+  past_.expired += stats.expired;
+  past_.malformed += stats.malformed;
+  session.channel.reset();
+}
+
+void Dispatcher::Forget(SessionId id, std::uint64_t now_ns) {
+  Session* session = Find(id);
+  if (session == nullptr) return;
+  CloseChannel(*session, now_ns);
+  std::erase_if(sessions_, [id](const std::unique_ptr<Session>& one) { return one->id == id; });
+}
+
+void Dispatcher::AddFigures() {
+  metrics_.AddSource([this](MetricSink& sink) {
+    channel::ServerSessionStats all = past_;
+    for (const auto& session : sessions_) {
+      if (session->channel == nullptr) continue;
+      all.requests += session->channel->stats().requests;
+      all.expired += session->channel->stats().expired;
+      all.malformed += session->channel->stats().malformed;
+    }
+    sink.Counter("orbitkv_requests_total", "Requests taken from rings.", static_cast<double>(all.requests));
+    sink.Counter("orbitkv_requests_expired_total", "Requests not executed: their deadline had passed.",
+                 static_cast<double>(all.expired + requests_expired_in_steps_));
+    sink.Counter("orbitkv_requests_malformed_total", "Requests refused by their form.",
+                 static_cast<double>(all.malformed));
+    sink.Counter("orbitkv_dispatcher_events_total", "Events from other threads.", static_cast<double>(events_));
+    sink.Counter("orbitkv_dispatcher_rounds_total", "Rounds over all sessions.", static_cast<double>(rounds_));
+    sink.Counter("orbitkv_dispatcher_sleeps_total", "Times the dispatcher slept.",
+                 static_cast<double>(waiter_.sleeps()));
+    sink.Counter("orbitkv_frames_dropped_total", "Lifecycle frames dropped: too many at once.",
+                 static_cast<double>(queue_.dropped_frames()));
+    sink.Gauge(
+        "orbitkv_connections", "Sessions with a connection.",
+        static_cast<double>(std::ranges::count_if(sessions_, [](const auto& s) { return s->channel != nullptr; })));
+  });
+}
+
+}  // namespace orbitkv::manager

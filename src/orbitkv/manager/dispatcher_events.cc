@@ -1,0 +1,170 @@
+// The dispatcher's answers to what other threads tell it: sessions that come and go, lifecycle frames, memory,
+// verdicts.
+#include <algorithm>
+#include <string_view>
+
+#include "orbitkv/base/log.h"
+#include "orbitkv/manager/dispatcher.h"
+#include "orbitkv/manager/dispatcher_session.h"
+#include "orbitkv/manager/lifecycle.h"
+#include "orbitkv/manager/version.h"
+#include "orbitkv/os/pidfd.h"
+#include "orbitkv/wire/commands.h"
+#include "orbitkv/wire/lifecycle.pb.h"
+
+namespace orbitkv::manager {
+namespace {
+
+constexpr const char* kTag = "session";
+
+bool HoldsNothing(const service::Service& service, SessionId id) {
+  const auto sessions = service.sessions();
+  const auto found = std::ranges::find(sessions, id, &service::SessionStatus::id);
+  return found == sessions.end() || (found->armed_ranks == 0 && found->reserved_bytes == 0);
+}
+
+}  // namespace
+
+bool Dispatcher::HandleEvents(std::uint64_t now_ns) {
+  queue_.Take(taken_);
+  for (Event& event : taken_) {
+    ++events_;
+    std::visit([&](auto& one) { Handle(one, now_ns); }, event);
+  }
+  return !taken_.empty();
+}
+
+void Dispatcher::Handle(SessionOpened& event, std::uint64_t) {
+  auto session = std::make_unique<Session>(std::move(event.session), service_);
+  const channel::ServerSession& channel = *session->channel;
+  const bool publish = channel.purpose() == wire::Purpose::kPublish;
+  Status opened = waiter_.Watch(channel);
+  if (opened && !session->admin) {
+    opened = service_.OpenSession(session->id, publish ? service::Purpose::kPublish : service::Purpose::kControl,
+                                  channel.token());
+    if (!opened) waiter_.Unwatch(channel);
+  }
+  if (!opened) {
+    log::Warning(kTag, "refused session={} name=\"{}\" reason=\"{}\"", session->id.value(), channel.name(),
+                 ToString(opened.error()));
+    server_->Close(session->id);
+    return;
+  }
+  if (!session->admin) {
+    log::Info(kTag, "opened session={} name=\"{}\" pid={} purpose={}", session->id.value(), channel.name(),
+              channel.pid(), publish ? "publish" : "control");
+  }
+  sessions_.push_back(std::move(session));
+}
+
+void Dispatcher::Handle(SessionHungUp& event, std::uint64_t now_ns) {
+  Session* session = Find(event.session);
+  if (session == nullptr) return;
+  CloseChannel(*session, now_ns);
+  if (session->admin) {
+    server_->Close(session->id);
+    Forget(session->id, now_ns);
+    return;
+  }
+  service_.DetachSession(session->id, now_ns);
+  if (!HoldsNothing(service_, session->id)) {
+    log::Info(kTag, "hung up session={} waiting for its process to end or to report drained", session->id.value());
+    return;
+  }
+  service_.EndSession(session->id, now_ns);
+  server_->Close(session->id);
+  log::Info(kTag, "closed session={}", session->id.value());
+  Forget(session->id, now_ns);
+}
+
+void Dispatcher::Handle(SessionDied& event, std::uint64_t now_ns) {
+  Session* session = Find(event.session);
+  if (session == nullptr) return;
+  if (!session->admin) {
+    service_.EndSession(session->id, now_ns);
+    log::Info(kTag, "process ended session={}", session->id.value());
+  }
+  Forget(event.session, now_ns);
+}
+
+void Dispatcher::Handle(MemoryReserved& event, std::uint64_t) {
+  if (const Status added = core_.pool().AddReserved(event.bytes); !added) {
+    log::Error(kTag, "the pool refused reserved memory: {}", ToString(added.error()));
+  }
+}
+
+void Dispatcher::Handle(SlotVerified& event, std::uint64_t now_ns) {
+  log::Warning("verifier", "a reported slot is {}",
+               event.equal ? "right; counted against the session" : "wrong; dropped");
+  service_.VerifyDone(event.request_id, event.equal, now_ns);
+}
+
+void Dispatcher::Handle(FrameArrived& event, std::uint64_t now_ns) {
+  const Session* session = Find(event.session);
+  if (session == nullptr || session->channel == nullptr) return;
+  if (event.kind == wire::FRAME_HEALTH) return ReplyHealth(event, now_ns);
+  if (session->admin) return ReplyError(event, Code::kRefused, "this session was opened to ask for health only");
+  switch (event.kind) {
+    case wire::FRAME_REGISTER: return Register(*session, event, now_ns);
+    case wire::FRAME_UNREGISTER: return Unregister(*session, event, now_ns);
+    case wire::FRAME_SESSION_DRAINED: return Drained(event, now_ns);
+    default: return ReplyError(event, Code::kUnsupported, "this Manager does not know that kind of frame");
+  }
+}
+
+void Dispatcher::Register(const Session& session, const FrameArrived& frame, std::uint64_t now_ns) {
+  auto registration = DecodeRegister(frame.payload);
+  if (!registration) return ReplyError(frame, registration.error().code, registration.error().text);
+  if (registration->name.empty()) registration->name = session.channel->name();
+  const service::RegisterOutcome outcome = service_.Register(session.id, *registration, now_ns);
+  if (outcome.refused) {
+    log::Warning(kTag, "registration refused session={} instance=\"{}\" reason=\"{}\"", session.id.value(),
+                 registration->instance, outcome.text);
+    return ReplyError(frame, *outcome.refused, outcome.text);
+  }
+  log::Info(kTag, "registered session={} instance=\"{}\" rank={}/{} shard={}/{} namespace_ready={}", session.id.value(),
+            registration->instance, registration->rank.value(), registration->world_size, registration->shard,
+            registration->shard_count, outcome.namespace_ready);
+  server_->Reply(frame.session, frame.frame_id, EncodeRegisterReply(outcome, wire::kMaxBlocksPerReserve));
+}
+
+void Dispatcher::Unregister(const Session& session, const FrameArrived& frame, std::uint64_t now_ns) {
+  if (const Status ok = DecodeEmpty(frame.payload); !ok) return ReplyError(frame, ok.error().code, ok.error().text);
+  if (const Status done = service_.Unregister(session.id, now_ns); !done) {
+    return ReplyError(frame, done.error().code, done.error().text);
+  }
+  server_->Reply(frame.session, frame.frame_id, EncodeEmptyReply());
+}
+
+void Dispatcher::Drained(const FrameArrived& frame, std::uint64_t now_ns) {
+  const auto drained = DecodeDrained(frame.payload);
+  if (!drained) return ReplyError(frame, drained.error().code, drained.error().text);
+  // A session of an earlier Manager holds nothing here.
+  if (drained->incarnation == incarnation_) {
+    if (const auto ended = service_.DrainSession(drained->client_token, now_ns)) {
+      log::Info(kTag, "drained session={}", ended->value());
+      if (*ended != frame.session) {
+        server_->Close(*ended);
+        Forget(*ended, now_ns);
+      }
+    }
+  }
+  server_->Reply(frame.session, frame.frame_id, EncodeEmptyReply());
+}
+
+void Dispatcher::ReplyHealth(const FrameArrived& frame, std::uint64_t now_ns) {
+  if (const Status ok = DecodeEmpty(frame.payload); !ok) return ReplyError(frame, ok.error().code, ok.error().text);
+  Health health;
+  health.version = kVersion;
+  health.pid = os::OwnPid();
+  health.incarnation = incarnation_;
+  health.uptime_seconds = static_cast<double>(now_ns - started_ns_) / 1e9;
+  health.samples = metrics_.Collect();
+  server_->Reply(frame.session, frame.frame_id, EncodeHealth(health));
+}
+
+void Dispatcher::ReplyError(const FrameArrived& frame, Code code, std::string_view text) {
+  server_->Reply(frame.session, frame.frame_id, EncodeError(code, text), true);
+}
+
+}  // namespace orbitkv::manager

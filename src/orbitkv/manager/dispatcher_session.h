@@ -1,0 +1,33 @@
+// One session as the dispatcher keeps it: until its process is gone, also after its connection.
+// Owns: the channel's end of it. Threads: the dispatcher only. Blocks: no. Included by the dispatcher's sources alone.
+// Invariant: `request` is open exactly while `stepping`.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+#include "orbitkv/channel/server_session.h"
+#include "orbitkv/manager/commands.h"
+#include "orbitkv/manager/dispatcher.h"
+
+namespace orbitkv::manager {
+
+struct Dispatcher::Session {
+  Session(std::unique_ptr<channel::ServerSession> opened, service::Service& service)
+      : id(opened->id()),
+        admin(opened->purpose() == wire::Purpose::kAdmin),
+        channel(std::move(opened)),
+        runner(service, id) {}
+
+  const SessionId id;
+  const bool admin;                                 // unknown to the service: asks for health only
+  std::unique_ptr<channel::ServerSession> channel;  // null after the connection ended
+  CommandRunner runner;
+  bool stepping = false;  // the runner has more to do for `request`
+  channel::RequestHandle request;
+  std::uint64_t request_deadline_ns = 0;
+  bool told_broken = false;
+};
+
+}  // namespace orbitkv::manager

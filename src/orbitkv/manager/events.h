@@ -1,0 +1,84 @@
+// What other threads tell the dispatcher, in the order they told it.
+//
+// Owns: the events until they are taken, with the sessions inside them.
+// Threads: Post any; Take the dispatcher. Blocks: for the queue's lock only.
+// Limits: lifecycle frames are bounded, because clients decide how many they send; everything else is bounded by the
+//         number of sessions, verifications and pool steps.
+// Errors: Post returns false for a frame beyond the bound: it is dropped, and its sender's wait ends at its deadline.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "orbitkv/base/mutex.h"
+#include "orbitkv/base/units.h"
+#include "orbitkv/channel/server_session.h"
+
+namespace orbitkv::manager {
+
+struct SessionOpened {
+  std::unique_ptr<channel::ServerSession> session;
+};
+struct FrameArrived {
+  SessionId session;
+  std::uint64_t frame_id = 0;
+  std::uint32_t kind = 0;
+  std::vector<std::byte> payload;
+};
+struct SessionHungUp {
+  SessionId session;
+};
+struct SessionDied {
+  SessionId session;
+};
+struct MemoryReserved {
+  std::uint64_t bytes = 0;
+};
+struct SlotVerified {
+  std::uint64_t request_id = 0;
+  bool equal = false;
+};
+using Event = std::variant<SessionOpened, FrameArrived, SessionHungUp, SessionDied, MemoryReserved, SlotVerified>;
+
+class EventQueue {
+ public:
+  static constexpr std::size_t kMaxFrames = 1024;
+
+  bool Post(Event event) ORBITKV_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    if (std::holds_alternative<FrameArrived>(event)) {
+      if (frames_ >= kMaxFrames) {
+        ++dropped_;
+        return false;
+      }
+      ++frames_;
+    }
+    events_.push_back(std::move(event));
+    return true;
+  }
+
+  // Replaces out's content with everything that is queued.
+  void Take(std::vector<Event>& out) ORBITKV_EXCLUDES(mutex_) {
+    out.clear();
+    MutexLock lock(mutex_);
+    std::swap(out, events_);
+    frames_ = 0;
+  }
+
+  std::uint64_t dropped_frames() ORBITKV_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    return dropped_;
+  }
+
+ private:
+  Mutex mutex_;
+  std::vector<Event> events_ ORBITKV_GUARDED_BY(mutex_);
+  std::size_t frames_ ORBITKV_GUARDED_BY(mutex_) = 0;
+  std::uint64_t dropped_ ORBITKV_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace orbitkv::manager

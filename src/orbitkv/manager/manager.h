@@ -1,0 +1,46 @@
+// A Cache Manager: one object that holds the pool, the deciding core, the threads and the socket of one host.
+//
+// Owns: everything of one Manager life. Threads: Start and Stop by the owner; Stop is idempotent. Its own threads are
+//       the bootstrap server's, the dispatcher, the verifier and the pool's reserver.
+// Blocks: Start, while a killed Manager's lock or memory is torn down, at most Config::lock_wait_ms for each; Stop,
+//         until every thread has ended.
+// Errors: Start says in one line for people what is wrong and what to do, and leaves nothing behind.
+// Invariant: after Stop the socket is gone, the lock file stays and is free.
+#pragma once
+
+#include <cstdint>
+#include <expected>
+#include <memory>
+#include <string>
+
+#include "orbitkv/base/units.h"
+#include "orbitkv/manager/config.h"
+
+namespace orbitkv::manager {
+
+struct StartError {
+  std::string text;
+  bool bad_configuration = false;  // the same settings fail again on this machine
+};
+
+class Manager {
+ public:
+  static std::expected<std::unique_ptr<Manager>, StartError> Start(const Config& config);
+  ~Manager();
+  Manager(const Manager&) = delete;
+  Manager& operator=(const Manager&) = delete;
+
+  void Stop();
+
+  Incarnation incarnation() const;
+  std::uint64_t pool_bytes() const;
+  // "orbitkv-manager ready socket=PATH pool_bytes=N pid=N"
+  std::string ReadyLine() const;
+
+ private:
+  struct Parts;
+  explicit Manager(std::unique_ptr<Parts> parts);
+  std::unique_ptr<Parts> parts_;
+};
+
+}  // namespace orbitkv::manager
