@@ -19,8 +19,8 @@ class RingProducer {
  public:
   RingProducer() = default;
   RingProducer(std::byte* entries, std::uint32_t count, std::atomic<std::uint32_t>* head,
-               const std::atomic<std::uint32_t>* tail)
-      : entries_(entries), count_(count), published_(head), other_(tail) {}
+               const std::atomic<std::uint32_t>* tail, std::uint32_t first = 0)
+      : entries_(entries), count_(count), published_(head), other_(tail), head_(first), seen_tail_(first) {}
 
   // Free entries as far as this side knows; looks again when fewer than `wanted` seem free.
   std::uint32_t Free(std::uint32_t wanted = 1) const {
@@ -55,8 +55,8 @@ class RingConsumer {
  public:
   RingConsumer() = default;
   RingConsumer(const std::byte* entries, std::uint32_t count, const std::atomic<std::uint32_t>* head,
-               std::atomic<std::uint32_t>* tail)
-      : entries_(entries), count_(count), other_(head), published_(tail) {}
+               std::atomic<std::uint32_t>* tail, std::uint32_t first = 0)
+      : entries_(entries), count_(count), other_(head), published_(tail), tail_(first), seen_head_(first) {}
 
   bool empty() const { return other_->load(std::memory_order_acquire) == tail_; }
   Pop Take(wire::Descriptor* descriptor) {

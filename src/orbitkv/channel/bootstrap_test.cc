@@ -1,0 +1,301 @@
+#include <csignal>
+#include <filesystem>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "orbitkv/channel/handshake.h"
+#include "orbitkv/channel/test_manager.h"
+#include "orbitkv/os/file.h"
+#include "orbitkv/os/pidfd.h"
+#include "orbitkv/os/unix_socket.h"
+
+namespace orbitkv::channel {
+namespace {
+
+using testing::HasSubstr;
+
+std::uint64_t Soon() { return os::DeadlineAfter(10'000'000'000U); }
+
+// What the Manager sends back on a connection: a message, or kUnavailable when it closed it.
+Result<wire::BootstrapMessage> Receive(int socket) {
+  std::uint32_t length = 0;
+  ORBITKV_TRY(os::ReceiveAll(socket, std::as_writable_bytes(std::span(&length, 1)), nullptr, Soon()));
+  std::vector<std::byte> body(length);
+  ORBITKV_TRY(os::ReceiveAll(socket, body, nullptr, Soon()));
+  return wire::DecodeFrame(body);
+}
+
+Result<wire::BootstrapMessage> Say(int socket, std::span<const std::byte> bytes, std::vector<int> fds = {}) {
+  ORBITKV_TRY(os::SendAll(socket, bytes, fds, Soon()));
+  return Receive(socket);
+}
+
+std::vector<std::byte> HelloFrame() { return wire::EncodeFrame(wire::Hello{.name = "raw"}).value(); }
+
+TEST(Bootstrap, SocketAndDirectoryAreForOneUser) {
+  TestManager manager;
+  manager.options().socket_path = std::filesystem::path(manager.socket_path()).parent_path() / "run" / "m.sock";
+  ASSERT_TRUE(manager.Start());
+  struct stat info = {};
+  ASSERT_EQ(::stat(manager.socket_path().c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 07777U, 0600U);
+  const auto directory = std::filesystem::path(manager.socket_path()).parent_path().string();
+  EXPECT_EQ(os::DirectoryFactsOf(directory).value().mode, 0700U);
+}
+
+TEST(Bootstrap, NoCommonAbiIsRefusedNamingBothRanges) {
+  TestManager manager;
+  ASSERT_TRUE(manager.Start());
+  ConnectOptions options = manager.Client();
+  options.abi_min = 5;
+  options.abi_max = 7;
+  std::string message;
+  options.message = &message;
+  const auto refused = ClientSession::Connect(options);
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_EQ(refused.error().code, Code::kUnsupported);
+  EXPECT_THAT(message, HasSubstr("1 to 1"));
+  EXPECT_THAT(message, HasSubstr("5 to 7"));
+}
+
+TEST(Bootstrap, HighestCommonAbiIsTaken) {
+  TestManager manager;
+  manager.options().abi_max = 4;
+  ASSERT_TRUE(manager.Start());
+  ConnectOptions options = manager.Client();
+  options.abi_max = 3;
+  const auto client = ClientSession::Connect(options).value();
+  EXPECT_EQ(client->abi(), 3);
+  EXPECT_TRUE(client->Call({.deadline_ns = Soon()}).has_value());
+}
+
+TEST(Bootstrap, SessionsAreBoundedAndAClosedOneMakesRoom) {
+  TestManager manager;
+  manager.options().max_sessions = 1;
+  ASSERT_TRUE(manager.Start());
+  auto first = manager.Connect();
+  const SessionId session = first->epoch();
+  EXPECT_EQ(ClientSession::Connect(manager.Client()).error().code, Code::kBusy);
+  // The socket's end is not the process's end: the place stays taken.
+  first.reset();
+  ASSERT_TRUE(manager.Seen("hangup"));
+  EXPECT_EQ(manager.server().session_count(), 1U);
+  EXPECT_EQ(manager.CountOf("death"), 0U);
+  manager.server().Close(session);
+  const std::uint64_t deadline = Soon();
+  while (manager.server().session_count() > 0 && os::MonotonicNs() < deadline) {
+  }
+  EXPECT_TRUE(ClientSession::Connect(manager.Client()).has_value());
+}
+
+TEST(Bootstrap, BadGreetingsCloseTheConnectionAndHarmNobody) {
+  TestManager manager;
+  manager.options().handshake_ns = 20'000'000;
+  ASSERT_TRUE(manager.Start());
+  const auto client = manager.Connect();
+  const auto hello = HelloFrame();
+  const auto connect = [&manager] { return os::ConnectUnix(manager.socket_path(), Soon()).value(); };
+
+  const os::UniqueFd silent = connect();
+  const os::UniqueFd half = connect();
+  ASSERT_TRUE(os::SendAll(half.get(), std::span(hello).first(6), {}, Soon()));
+  const os::UniqueFd oversized = connect();
+  const std::uint32_t lengths[] = {wire::kMaxFrameBytes + 1};
+  EXPECT_EQ(Say(oversized.get(), std::as_bytes(std::span(lengths))).error().code, Code::kUnavailable);
+  const os::UniqueFd wrong = connect();
+  const auto lifecycle = wire::EncodeFrame(wire::Lifecycle{.session = client->epoch(), .id = 1, .kind = 1}).value();
+  EXPECT_EQ(Say(wrong.get(), lifecycle).error().code, Code::kUnavailable);
+  EXPECT_EQ(Receive(silent.get()).error().code, Code::kUnavailable);
+  EXPECT_EQ(Receive(half.get()).error().code, Code::kUnavailable);
+
+  const os::UniqueFd without = connect();
+  const auto refusal = Say(without.get(), hello).value();
+  EXPECT_EQ(std::get<wire::Refusal>(refusal).code, Code::kInvalid);
+  const os::UniqueFd no_pidfd = connect();
+  EXPECT_EQ(std::get<wire::Refusal>(Say(no_pidfd.get(), hello, {no_pidfd.get()}).value()).code, Code::kInvalid);
+  EXPECT_TRUE(client->Call({.deadline_ns = Soon()}).has_value());
+}
+
+TEST(Bootstrap, PidfdOfAnotherProcessIsRefused) {
+  TestManager manager;
+  ASSERT_TRUE(manager.Start());
+  const os::UniqueFd socket = os::ConnectUnix(manager.socket_path(), Soon()).value();
+  const os::UniqueFd parent = os::OpenPidfd(::getppid()).value();
+  const auto refusal = Say(socket.get(), HelloFrame(), {parent.get()}).value();
+  EXPECT_EQ(std::get<wire::Refusal>(refusal).code, Code::kRefused);
+}
+
+TEST(Bootstrap, FrameOfAnotherEpochEndsTheConnection) {
+  TestManager manager;
+  ASSERT_TRUE(manager.Start());
+  const os::UniqueFd socket = os::ConnectUnix(manager.socket_path(), Soon()).value();
+  const os::UniqueFd self = os::OwnPidfd().value();
+  const auto welcome = std::get<wire::Welcome>(Say(socket.get(), HelloFrame(), {self.get()}).value());
+  const auto frame = [](std::uint64_t session, std::uint64_t id) {
+    return wire::EncodeFrame(wire::Lifecycle{.session = SessionId(session), .id = id, .kind = 1}).value();
+  };
+  EXPECT_TRUE(Say(socket.get(), frame(welcome.session.value(), 1)).has_value());
+  EXPECT_EQ(Say(socket.get(), frame(welcome.session.value() + 1, 2)).error().code, Code::kUnavailable);
+  EXPECT_TRUE(manager.Seen("hangup"));
+}
+
+TEST(Bootstrap, SecondManagerIsRefusedNamingThePid) {
+  TestManager manager;
+  ASSERT_TRUE(manager.Start());
+  TestManager second;
+  second.options().socket_path = manager.socket_path();
+  const Status refused = second.Start();
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_EQ(refused.error().code, Code::kRefused);
+  EXPECT_EQ(refused.error().a, static_cast<std::uint64_t>(::getpid()));
+  EXPECT_TRUE(manager.Connect()->Call({.deadline_ns = Soon()}).has_value());
+}
+
+TEST(Bootstrap, LockThatStaysHeldTimesOutAndAFreeOneStarts) {
+  TestManager manager;
+  manager.options().lock_wait_ns = 60'000'000;
+  {
+    const auto lock = os::FileLock::TryAcquire(manager.socket_path() + ".lock").value();
+    EXPECT_EQ(manager.Start().error().code, Code::kTimedOut);
+  }
+  EXPECT_TRUE(manager.Start());
+}
+
+TEST(Bootstrap, StopLeavesTheLockFileOnlyAndALeftOverSocketIsReplaced) {
+  TestManager manager;
+  {
+    const os::UniqueFd left_over = os::ListenUnix(manager.socket_path()).value();
+  }
+  ASSERT_TRUE(std::filesystem::exists(manager.socket_path()));
+  ASSERT_TRUE(manager.Start());
+  const auto client = manager.Connect();
+  EXPECT_FALSE(client->hung_up());
+  manager.Stop();
+  EXPECT_TRUE(client->hung_up());
+  EXPECT_FALSE(std::filesystem::exists(manager.socket_path()));
+  EXPECT_TRUE(os::FileLock::TryAcquire(manager.socket_path() + ".lock").value().has_value());
+  EXPECT_EQ(ClientSession::Connect(manager.Client()).error().code, Code::kUnavailable);
+}
+
+// A process made before any thread exists, that runs `body` with the socket path once Go was called.
+class Child {
+ public:
+  explicit Child(const std::function<int(const std::string&)>& body) {
+    int ends[2] = {-1, -1};
+    ORBITKV_CHECK(::pipe(ends) == 0);
+    pid_ = ::fork();
+    if (pid_ == 0) {
+      ::close(ends[1]);
+      char path[256] = {};
+      ORBITKV_CHECK(::read(ends[0], path, sizeof path - 1) > 0);
+      ::_exit(body(path));
+    }
+    ::close(ends[0]);
+    out_ = os::UniqueFd(ends[1]);
+  }
+  ~Child() {
+    if (pid_ > 0) ::kill(pid_, SIGKILL);
+    if (pid_ > 0) ::waitpid(pid_, nullptr, 0);
+  }
+  void Go(const std::string& path) {
+    ORBITKV_CHECK(::write(out_.get(), path.data(), path.size()) == static_cast<ssize_t>(path.size()));
+  }
+  pid_t pid() const { return pid_; }
+  int Join() {
+    int status = 0;
+    ::waitpid(std::exchange(pid_, -1), &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  }
+
+ private:
+  pid_t pid_ = -1;
+  os::UniqueFd out_;
+};
+
+TEST(BootstrapProcess, DeathComesByPidfdAfterAKill) {
+  Child child([](const std::string& path) {
+    const auto client = ClientSession::Connect({.socket_path = path, .name = "child", .deadline_ns = Soon()});
+    if (!client) return 1;
+    ::pause();
+    return 0;
+  });
+  TestManager manager;
+  ASSERT_TRUE(manager.Start());
+  child.Go(manager.socket_path());
+  ASSERT_TRUE(manager.Seen("opened"));
+  EXPECT_EQ(manager.CountOf("death"), 0U);
+  ::kill(child.pid(), SIGKILL);
+  EXPECT_TRUE(manager.Seen("death"));
+  EXPECT_EQ(manager.server().session_count(), 0U);
+}
+
+TEST(BootstrapProcess, ForeignUserIsRefusedByBothSides) {
+  if (::getuid() != 0) GTEST_SKIP() << "only root can become another user";
+  Child child([](const std::string& path) {
+    if (::setresuid(65534, 65534, 65534) != 0) return 10;
+    // The client's own check, then a client that does not check.
+    const auto checked = ClientSession::Connect({.socket_path = path, .name = "x", .deadline_ns = Soon()});
+    if (checked || checked.error().code != Code::kRefused) return 11;
+    const auto socket = os::ConnectUnix(path, Soon());
+    const auto self = os::OwnPidfd();
+    if (!socket || !self) return 12;
+    const auto answer = Say(socket->get(), HelloFrame(), {self->get()});
+    const auto* refusal = answer ? std::get_if<wire::Refusal>(&*answer) : nullptr;
+    if (refusal == nullptr || refusal->code != Code::kRefused) return 13;
+    return refusal->text.find("65534") != std::string::npos ? 0 : 14;
+  });
+  TestManager manager;
+  ASSERT_TRUE(manager.Start());
+  // Wider than the Manager makes them, so that the credentials alone decide.
+  ::chmod(std::filesystem::path(manager.socket_path()).parent_path().c_str(), 0755);
+  ::chmod(manager.socket_path().c_str(), 0666);
+  child.Go(manager.socket_path());
+  EXPECT_EQ(child.Join(), 0);
+  EXPECT_EQ(manager.CountOf("opened"), 0U);
+}
+
+TEST(BootstrapProcess, StoppedManagerCostsDeadlinesAndItsLateAnswerIsHandedBack) {
+  int ends[2] = {-1, -1};
+  ASSERT_EQ(::pipe(ends), 0);
+  const pid_t server = ::fork();
+  if (server == 0) {
+    TestManager manager;
+    if (!manager.Start()) ::_exit(1);
+    const std::string path = manager.socket_path();
+    if (::write(ends[1], path.data(), path.size()) < 0) ::_exit(1);
+    ::pause();
+    ::_exit(0);
+  }
+  char path[256] = {};
+  ASSERT_GT(::read(ends[0], path, sizeof path - 1), 0);
+  std::vector<std::uint64_t> late;
+  ConnectOptions options{.socket_path = path, .name = "client", .deadline_ns = Soon()};
+  options.late_answer = [&late](const LateAnswer& answer) { late.push_back(answer.request_scalar0); };
+  const auto client = ClientSession::Connect(options).value();
+  ASSERT_TRUE(client->Call({.deadline_ns = Soon()}).has_value());
+  ::kill(server, SIGSTOP);
+  ASSERT_EQ(::waitpid(server, nullptr, WUNTRACED), server);
+  // One that expires before the Manager sees it, and one that the caller only stops waiting for.
+  EXPECT_EQ(client->Call({.scalar0 = 1, .deadline_ns = os::DeadlineAfter(3'000'000)}).error().code, Code::kTimedOut);
+  const RequestId id = client->Post({.scalar0 = 2, .deadline_ns = Soon()}).value();
+  EXPECT_EQ(client->Wait(id, os::DeadlineAfter(3'000'000)).error().code, Code::kTimedOut);
+  client->Abandon(id);
+  EXPECT_EQ(client->pending(), 2U);
+  EXPECT_EQ(client->Exchange(1, {}, os::DeadlineAfter(3'000'000)).error().code, Code::kTimedOut);
+  ::kill(server, SIGCONT);
+  EXPECT_EQ(client->Call({.scalar0 = 3, .deadline_ns = Soon()}).value().scalar0, 3U);
+  EXPECT_EQ(late, std::vector<std::uint64_t>{2});
+  EXPECT_EQ(client->pending(), 0U);
+  EXPECT_TRUE(client->Exchange(1, {}, Soon()).has_value());
+  ::kill(server, SIGKILL);
+  ::waitpid(server, nullptr, 0);
+  EXPECT_TRUE(client->hung_up());
+  EXPECT_EQ(client->Call({.deadline_ns = os::DeadlineAfter(3'000'000)}).error().code, Code::kTimedOut);
+  std::filesystem::remove_all(std::filesystem::path(path).parent_path());
+}
+
+}  // namespace
+}  // namespace orbitkv::channel
