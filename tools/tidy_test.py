@@ -93,6 +93,7 @@ class SystemCalls(unittest.TestCase):
         sleep = "void F() { std::this_thread::sleep_for(x); }\n"
         self.assertEqual(rules({"src/orbitkv/pool/a.cc": sleep}), ["src/orbitkv/pool/a.cc:1 sleep"])
         self.assertEqual(rules({"tests/a.cc": sleep}), ["tests/a.cc:1 sleep"])
+        self.assertEqual(rules({"bench/a.cc": sleep}), [])
         self.assertEqual(rules({"src/orbitkv/pool/a.cc": "std::thread t;\n"}), ["src/orbitkv/pool/a.cc:1 thread"])
         self.assertEqual(rules({"src/orbitkv/pool/a.cc": "t.detach();\n"}), ["src/orbitkv/pool/a.cc:1 thread"])
         self.assertEqual(rules({"src/orbitkv/pool/a.cc": "// std::thread, sleep_for\n"}), [])

@@ -264,8 +264,7 @@ TEST(Pool, RandomOperationsKeepTheInvariants) {
   std::set<std::uint64_t> generations;
   Prng prng(20250701);
   const std::uint64_t sizes[] = {512, 3000, 24 << 10U, 70'000, 200'000};
-  std::uint64_t used = 0;
-  std::uint64_t busy = 0;
+  std::uint64_t used = 0, busy = 0;
   for (int step = 0; step < 60'000; ++step) {
     // Long phases of one size, so that slabs become empty and change class.
     const std::uint64_t size = sizes[(static_cast<std::uint64_t>(step) / 3000 + prng.Below(2)) % 5];
@@ -294,8 +293,7 @@ TEST(Pool, RandomOperationsKeepTheInvariants) {
         ASSERT_LE(slot->offset + slot->slot_bytes, next->first);
       }
       if (next != by_offset.begin()) {
-        const auto prev = std::prev(next);
-        ASSERT_LE(prev->first + prev->second.slot.slot_bytes, slot->offset);
+        ASSERT_LE(std::prev(next)->first + std::prev(next)->second.slot.slot_bytes, slot->offset);
       }
       by_offset.emplace(slot->offset, Live{*slot});
       used += slot->slot_bytes;
