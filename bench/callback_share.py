@@ -22,8 +22,9 @@ def inside(model: str, socket: str) -> None:
     import time
 
     import timed_connector
-    from harness.vllm_server import connector_config
     from vllm import LLM, SamplingParams
+
+    from harness.vllm_server import connector_config
 
     config = connector_config(Path(socket))
     config.update(kv_connector="TimedConnector", kv_connector_module_path="timed_connector")

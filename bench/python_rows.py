@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from harness.manager import Manager
 
 import orbitkv
+from harness.manager import Manager
 
 BLOCKS = 256
 BLOCK_BYTES = 64 << 10

@@ -6,8 +6,9 @@ import functools
 import time
 from typing import Any
 
-from orbitkv.vllm import OrbitKVConnector
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1, SupportsHMA
+
+from orbitkv.vllm import OrbitKVConnector
 
 spent_ns = 0
 _depth = 0

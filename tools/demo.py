@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 from harness.manager import Manager
 from harness.processes import wait_until
 from harness.vllm_server import Reply, VllmServer, connector_config

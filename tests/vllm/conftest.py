@@ -11,8 +11,9 @@ sys.path.insert(0, str(HERE))
 
 @pytest.fixture
 def fake_hashes(monkeypatch):
-    import orbitkv
     from fakes import FakeHashes
+
+    import orbitkv
 
     monkeypatch.setattr(orbitkv, "BlockHashes", FakeHashes)
 

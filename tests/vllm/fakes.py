@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 
-
 BLOCK = 4
 HASH_BYTES = 32
 

@@ -201,10 +201,9 @@ TEST_F(ManagerTest, AFalseAlarmLeavesTheBlockAndIsCountedAgainstTheSession) {
   ASSERT_TRUE(client->End(GrantId(1), wire::EndResult::kMismatch, alarmed));
   EXPECT_TRUE(Becomes(*client, "orbitkv_verified_equal_total", 1));
   EXPECT_EQ(client->Query(2, hashes).value().found, 2U);
-  EXPECT_TRUE(Becomes(*client,
-                      "orbitkv_session_false_alarms_total{raw client," +
-                          std::to_string(client->session().epoch().value()) + "}",
-                      1));
+  EXPECT_TRUE(Becomes(
+      *client,
+      "orbitkv_session_false_alarms_total{raw client," + std::to_string(client->session().epoch().value()) + "}", 1));
 }
 
 TEST_F(ManagerTest, MalformedCommandsAndFramesAreAnsweredAndKeepTheSession) {
