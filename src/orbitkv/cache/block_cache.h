@@ -99,7 +99,9 @@ struct CommitRequest {
 enum class CommitOutcome : std::uint8_t {
   kStored = 1,
   kAlreadyThere = 2,  // another commit came first; this writer's slot is freed
-  kLost = 3,  // not stored: unknown slot or generation, a depth that contradicts the tree, or no room in the index
+  // Not stored: a slot that is not reserved under that generation (untouched), or a depth that contradicts the tree, a
+  // component under verification or no room in the index (the slot is freed).
+  kLost = 3,
 };
 
 // Where a component's bytes are.

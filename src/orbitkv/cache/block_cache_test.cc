@@ -259,7 +259,7 @@ TEST(BlockCache, IncompleteBlocksGoFirst) {
   t.Add(kRow, kTwoShards);
   ASSERT_TRUE(t.Publish(1, 0, 0));
   ASSERT_TRUE(t.Publish(1, 0, 1));
-  ASSERT_TRUE(t.Publish(2, 1, 0));
+  ASSERT_TRUE(t.Publish(2, 0, 0));
   ASSERT_TRUE(t.cache->next_deadline_ns());
   EXPECT_EQ(*t.cache->next_deadline_ns(), t.now + 1000);
   t.cache->Tick(t.now + 999);
@@ -268,13 +268,23 @@ TEST(BlockCache, IncompleteBlocksGoFirst) {
   t.cache->Tick(t.now);
   EXPECT_EQ(t.cache->counters().incomplete, 1U);
   EXPECT_FALSE(t.cache->next_deadline_ns());
-  t.cache->Touch(std::vector{t.Ref(1)}, t.now);
-  // One slot is free, the second one comes from the late block, although it was used later than block 1's chain.
+  // One slot is free, the second one comes from the late block, although block 1 was used longer ago.
   ASSERT_TRUE(t.Publish(7, 0, 0));
   ASSERT_TRUE(t.Publish(7, 0, 1));
   EXPECT_TRUE(t.Has(1));
   EXPECT_TRUE(t.Has(7));
   EXPECT_EQ(t.cache->Reserve(kRow, TestCache::Hash(2), 0, t.now).status, ReserveStatus::kSlot);
+}
+
+TEST(BlockCache, RoomForAParentIsNotTakenFromItsChild) {
+  TestCache t(8, {.max_blocks = 2});
+  t.Add(kRow, kTwoShards);
+  ASSERT_TRUE(t.Publish(9, 0, 0));
+  ASSERT_TRUE(t.Publish(9, 0, 1));
+  ASSERT_TRUE(t.cache->PinGranted(t.Ref(9)));
+  ASSERT_TRUE(t.Publish(2, 1, 0));  // no entry is left for its parent
+  ASSERT_TRUE(t.Publish(2, 1, 1));
+  EXPECT_TRUE(t.Has(2));
 }
 
 TEST(BlockCache, LateComponentStillCompletesAndLostWriterIsKnownAtOnce) {
@@ -469,6 +479,26 @@ TEST(BlockCache, SizesShareThePool) {
   for (std::uint64_t n = 0; n < 400; ++n) held += t.Has(5000 + n) ? 1 : 0;
   EXPECT_GE(held, 16U);
   EXPECT_GT(t.cache->counters().reclaimed_slabs, 1U);
+}
+
+TEST(BlockCache, SlabOfHotBlocksIsNotTakenForOneColdOne) {
+  TestCache t(2);
+  const NamespaceRow large{2};
+  t.Add(kRow, {{.slot_bytes = 1024}});
+  t.Add(large, {{.slot_bytes = kTestUnit}});
+  for (std::uint64_t n = 0; n < 4; ++n) ASSERT_TRUE(t.Publish(n, 0));  // one slab
+  ASSERT_TRUE(t.Publish(100, 0, 0, large));                            // the other
+  for (std::uint64_t n = 101; n < 300; ++n) {
+    std::vector<BlockRef> hot;
+    for (std::uint64_t i = 1; i < 4; ++i) hot.push_back(t.Ref(i));
+    t.cache->Touch(hot, ++t.now);
+    ASSERT_TRUE(t.Publish(n, 0, 0, large));
+    ASSERT_TRUE(t.Has(1) && t.Has(2) && t.Has(3));
+  }
+  // When they are cold too, the slab goes.
+  for (std::uint64_t n = 300; n < 400; ++n) ASSERT_TRUE(t.Publish(n, 0, 0, large));
+  EXPECT_FALSE(t.Has(1));
+  EXPECT_EQ(t.cache->counters().reclaimed_slabs, 1U);
 }
 
 TEST(BlockCache, PinnedSlabIsNotReclaimed) {

@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 #include <map>
+#include <optional>
+#include <set>
 #include <tuple>
+#include <utility>
 
 #include "orbitkv/base/prng.h"
 #include "orbitkv/cache/block_index.h"
@@ -41,6 +44,32 @@ TEST(LruPolicy, OldestFirstThenDeepest) {
     keys.erase(least);
   }
   EXPECT_FALSE(policy->Victim(0));
+}
+
+TEST(LruPolicy, OrderSurvivesRemovalFromTheMiddle) {
+  constexpr std::uint32_t kBlocks = 400;
+  const auto policy = MakeLruPolicy(kBlocks);
+  policy->AddLane();
+  Prng prng(29);
+  std::set<std::pair<std::uint64_t, std::uint32_t>> order;
+  std::map<std::uint32_t, std::uint64_t> last_use;
+  for (int step = 0; step < 20'000; ++step) {
+    auto block = static_cast<std::uint32_t>(prng.Below(kBlocks));
+    if (!order.empty() && prng.Below(4) == 0) block = order.begin()->second;
+    if (const auto found = last_use.find(block); found != last_use.end()) {
+      order.erase({found->second, block});
+      last_use.erase(found);
+      policy->OnRemove(block);
+    } else {
+      // Any age: a block may become a leaf long after its last use. A depth that orders equal ages by number.
+      const std::uint64_t age = prng.Below(1000);
+      policy->OnInsert(block, BlockFacts{.last_use_ns = age, .depth = kBlocks - block});
+      policy->OnCandidate(block);
+      order.insert({age, block});
+      last_use[block] = age;
+    }
+    ASSERT_EQ(policy->Victim(0), order.empty() ? std::nullopt : std::optional(order.begin()->second));
+  }
 }
 
 TEST(LruPolicy, UseBetweenCandidaciesCounts) {

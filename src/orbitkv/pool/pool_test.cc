@@ -253,6 +253,27 @@ TEST(Pool, DamagedRecordIsRefusedAndCanBeFreed) {
   EXPECT_TRUE(f.pool->Read(again->index, again->generation));
 }
 
+TEST(Pool, ValidRecordOfSomethingElseIsRefused) {
+  Fixture f(Small(1));
+  const auto slot = f.pool->Allocate(600);
+  ASSERT_TRUE(slot);
+  ASSERT_TRUE(f.pool->Seal(slot->index, slot->generation, Identity(600)));
+  const auto good = f.pool->Read(slot->index, slot->generation);
+  ASSERT_TRUE(good);
+  const auto refused = [&](auto change) {
+    wire::SlotRecord record = *good;
+    change(record);
+    ASSERT_TRUE(wire::StoreSlotRecord(f.table, slot->index.value() - 1, record));
+    EXPECT_EQ(f.pool->Read(slot->index, slot->generation).error().code, Code::kCorrupt);
+  };
+  refused([](wire::SlotRecord& r) { ++r.generation; });
+  refused([](wire::SlotRecord& r) { r.offset += kSlotAlign; });
+  refused([](wire::SlotRecord& r) { r.slot_bytes += kSlotAlign; });
+  refused([](wire::SlotRecord& r) { r.state = SlotState::kWriting; });
+  ASSERT_TRUE(wire::StoreSlotRecord(f.table, slot->index.value() - 1, *good));
+  EXPECT_TRUE(f.pool->Read(slot->index, slot->generation));
+}
+
 // Random operations against a map: slots never overlap, generations never repeat, gauges and records agree.
 TEST(Pool, RandomOperationsKeepTheInvariants) {
   Fixture f(Small(24, 700));
