@@ -304,7 +304,7 @@ Result<std::vector<wire::CommitEntry>> Publisher::CopyPiece(const LifePin& life,
   };
   // A refused Submit leaves the copy unchanged; the engine is full of restores then, which end by themselves.
   for (;;) {
-    auto id = engine_.Submit(std::move(copy));
+    auto id = engine_.Submit(std::move(copy));  // NOLINT(bugprone-use-after-move)
     if (id) return WaitForCopy(*id, piece, entries, copied);
     if (id.error().code != Code::kBusy || life->lost()) return std::unexpected(id.error());
     (void)engine_.Drain(os::DeadlineAfter(10 * kNsPerMs));
