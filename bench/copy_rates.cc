@@ -192,11 +192,7 @@ class Rig {
       for (std::uint32_t layer = 0; layer < shape_.layers; ++layer) {
         std::byte* in_slot = pool_.data() + slot_stride_ * i + layer * shape_.page_bytes;
         std::byte* source = source_.page(layer, order_[i]);
-        if (direction == Direction::kPublish) {
-          fn(in_slot, source);
-        } else {
-          fn(target_.page(layer, order_[i]), source);
-        }
+        fn(direction == Direction::kPublish ? in_slot : target_.page(layer, order_[i]), source);
       }
     }
   }

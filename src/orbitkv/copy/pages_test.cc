@@ -46,6 +46,7 @@ class Slot : public testing::Test {
 TEST_F(Slot, ListFollowsThePagesAtAMultipleOfEight) {
   EXPECT_EQ(ListOffset(kLayers, kPageBytes), 3088U);
   EXPECT_EQ(SlotBytes(kLayers, kPageBytes), 3088U + 24U);
+  for (std::uint64_t at = kLayers * kPageBytes; at < 3088; ++at) EXPECT_EQ(bytes_[at], std::byte{0});
   std::uint64_t second = 0;
   std::memcpy(&second, bytes_.data() + 3088 + 8, sizeof(second));
   EXPECT_EQ(second, hashes_[1]);
