@@ -153,11 +153,8 @@ class Rig {
       const auto layer = static_cast<std::uint32_t>(publish ? page % shape_.layers : page / shape_.blocks);
       const auto index = static_cast<std::uint32_t>(publish ? page / shape_.layers : page % shape_.blocks);
       std::byte* in_slot = pool + slot_stride_ * index + layer * shape_.page_bytes;
-      if (publish) {
-        copy::Copy(in_slot, source_.page(layer, order_[index]), shape_.page_bytes, stores);
-      } else {
-        copy::Copy(target_.page(layer, order_[index]), in_slot, shape_.page_bytes, stores);
-      }
+      std::byte* in_engine = (publish ? source_ : target_).page(layer, order_[index]);
+      copy::Copy(publish ? in_slot : in_engine, publish ? in_engine : in_slot, shape_.page_bytes, stores);
     }
   }
 
