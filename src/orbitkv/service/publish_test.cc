@@ -49,6 +49,26 @@ TEST(PublishTest, AChainGoesOnBehindWhatIsStored) {
   world.ExpectQuiet();
 }
 
+TEST(PublishTest, EachBlockKnowsItsPlaceInThePrefix) {
+  World world;
+  const SessionId session = world.Join(world.Worker("engine"));
+  const auto chain = Chain(1, 5);
+  world.Publish(session, std::span(chain).first(2));
+  const auto rest = std::span(chain).subspan(2);
+  const ReserveOutcome outcome = World::Take(world.TryReserve(session, rest, 0, 2, chain[1]));
+  world.Commit(session, outcome.reservation, rest);
+  for (std::uint32_t depth = 0; depth < 5; ++depth) {
+    const auto ref = world.cache().Find(NamespaceRow(1), chain[depth]);
+    ASSERT_TRUE(ref.has_value());
+    const cache::PlanSlot slot = World::Take(world.cache().Plan(*ref, 0));
+    const wire::SlotRecord record = World::Take(world.cache().pool().Read(slot.slot, slot.generation));
+    EXPECT_EQ(record.depth, depth);
+    EXPECT_EQ(record.parent, depth == 0 ? state::BlockHash{} : chain[depth - 1]);
+    EXPECT_EQ(record.checksum, ChecksumOf(chain[depth], 0));
+  }
+  world.ExpectQuiet();
+}
+
 TEST(PublishTest, CommitsMayComeInParts) {
   World world;
   const SessionId session = world.Join(world.Worker("engine"));
@@ -314,8 +334,10 @@ TEST_F(ShardsTest, AWriterThatDiesLeavesAFirstVictim) {
   const auto chain = Chain(1, 2);
   world_.Publish(ranks_[0], chain, 0);
   world_.Reserve(ranks_[1], chain, 1);
+  EXPECT_EQ(world_.cache().counters().incomplete, 0U);
   world_.End(ranks_[1]);
   EXPECT_EQ(world_.service().gauges().reserved_slots, 0U);
+  EXPECT_EQ(world_.cache().counters().incomplete, 2U) << "at once, not after ten seconds";
   EXPECT_EQ(world_.Found(ranks_[0], 1, chain), 0U);
   world_.ExpectQuiet();
 }

@@ -261,6 +261,24 @@ TEST(QueryTest, OperationsAreBounded) {
   world.ExpectQuiet();
 }
 
+TEST(QueryTest, ASessionForgetsItsOwnAnswersFirst) {
+  WorldOptions options;
+  options.limits.operations_per_session = 2;
+  World world(options);
+  const SessionId one = world.Join(world.Worker("engine"));
+  const SessionId two = world.Join(world.Worker("engine"));
+  const auto chain = Chain(1, 2);
+  world.Publish(one, chain);
+  const LeaseId others = world.Query(two, 1, chain).lease;
+  const LeaseId own = world.Query(one, 2, chain).lease;
+  world.Query(one, 3, chain);
+  world.Advance(10 * kSecond);
+  EXPECT_EQ(world.Found(one, 4, chain), 2U);
+  EXPECT_TRUE(world.Begin(two, others, 2, {0}, 1).has_value());
+  EXPECT_EQ(CodeOf(world.Begin(one, own, 2, {0}, 2)), Code::kNotFound);
+  world.ExpectQuiet();
+}
+
 TEST(QueryTest, HashesAreBounded) {
   WorldOptions options;
   options.limits.hashes_total = 20;

@@ -112,6 +112,17 @@ TEST_F(RestoreTest, BeginsThatAreRefused) {
   world_.ExpectQuiet();
 }
 
+TEST_F(RestoreTest, TheBoundaryIsWhatWasFoundNotWhatWasAsked) {
+  auto longer = chain_;
+  longer.push_back(Chain(9, 1)[0]);
+  const QueryOutcome outcome = world_.Query(scheduler_, 1, longer);
+  ASSERT_EQ(outcome.found_blocks, 8U);
+  EXPECT_EQ(world_.service().gauges().hashes, 8U);
+  EXPECT_EQ(CodeOf(world_.Begin(scheduler_, outcome.lease, 9, {0}, 1)), Code::kRefused);
+  EXPECT_EQ(Granted(), 0U);
+  world_.ExpectQuiet();
+}
+
 TEST_F(RestoreTest, EveryNamedRankNeedsALiveSession) {
   world_.service().DetachSession(ranks_[1], world_.now());
   EXPECT_EQ(CodeOf(world_.Begin(scheduler_, Lease(), 8, {0, 1}, 1)), Code::kRefused);
@@ -312,6 +323,28 @@ TEST_F(RestoreTest, AReportBeyondThePlanEndsThePinAllTheSame) {
   EXPECT_TRUE(world_.service().TakeVerifyRequests().empty()) << "a rank without a plan has seen no bytes";
   EXPECT_EQ(Grants(), 0U);
   world_.ExpectQuiet();
+}
+
+TEST(GrantUseTest, ABeginIsAUse) {
+  WorldOptions options;
+  options.page_bytes = 256 * 1024;  // three slots in a unit of 2 MiB
+  options.pool_bytes = 2 * kMiB;
+  options.limits.lease_percent_per_instance = 100;
+  World world(options);
+  const SessionId session = world.Join(world.Worker("engine"));
+  for (const std::uint64_t seed : {1U, 2U, 3U}) {
+    world.Advance(1);
+    ASSERT_EQ(world.Publish(session, Chain(seed, 1)), 1U);
+  }
+  world.Advance(1);
+  const LeaseId lease = world.Query(session, 1, Chain(1, 1)).lease;
+  ASSERT_TRUE(world.Begin(session, lease, 1, {0}, 1).has_value());
+  ASSERT_TRUE(world.ReleaseGrant(session, 1).has_value());
+  world.Advance(1);
+  ASSERT_EQ(world.Publish(session, Chain(4, 1)), 1U);
+  EXPECT_EQ(world.Found(session, 1, Chain(1, 1)), 1U) << "used after the second one was stored";
+  EXPECT_EQ(world.Found(session, 2, Chain(2, 1)), 0U);
+  world.ExpectQuiet();
 }
 
 TEST(GrantLimitsTest, GrantsAndVerificationsAreBounded) {
