@@ -122,6 +122,7 @@ class ClientRings {
   void PostKept(After& after) ORBITKV_REQUIRES(mutex_);
   Result<bool> TakeAnswer(RequestId id, Answer* answer) ORBITKV_REQUIRES(mutex_);
   void Do(After& after) ORBITKV_EXCLUDES(mutex_);
+  bool Arrived() const;
   bool Changed(std::uint32_t seen_moves) const;
   void WakeWaiters();
   wire::SessionHeader& header() const { return *reinterpret_cast<wire::SessionHeader*>(session_); }
@@ -135,6 +136,7 @@ class ClientRings {
   // Read without the lock by waiters that spin.
   std::atomic<std::uint32_t> taken_{0};  // our cursor of the answer ring
   std::atomic<std::uint32_t> moves_{0};  // counts pumps that moved anything
+  std::atomic<std::uint32_t> done_{0};   // answers that nobody has taken yet; written under the lock
   std::atomic<bool> shut_down_{false};
 
   mutable Mutex mutex_;
@@ -146,7 +148,6 @@ class ClientRings {
   std::uint32_t in_flight_ ORBITKV_GUARDED_BY(mutex_) = 0;
   std::uint32_t to_continue_ ORBITKV_GUARDED_BY(mutex_) = 0;  // entries that are queued, sending or fetching
   std::uint32_t waiters_ ORBITKV_GUARDED_BY(mutex_) = 0;
-  std::uint32_t done_ ORBITKV_GUARDED_BY(mutex_) = 0;
   std::uint32_t next_generation_ ORBITKV_GUARDED_BY(mutex_) = 1;
   std::uint64_t next_request_ ORBITKV_GUARDED_BY(mutex_) = 1;
   Entry* sender_ ORBITKV_GUARDED_BY(mutex_) = nullptr;  // who has the session's one assembly
