@@ -80,6 +80,7 @@ TEST_F(PublishTest, ACancelledQueuedJobIsNeverRead) {
   EXPECT_TRUE(client_->WaitSourcesFree(std::vector{running}, 0).value());
   EXPECT_EQ(Counter("publish_jobs_cancelled"), 1U);
   EXPECT_FALSE(client_->CancelPublish(JobId(999)).value());
+  manager_->Stop();  // ends the wait for the reservation
 }
 
 TEST_F(PublishTest, AReservationThatComesAfterTheCancelIsGivenBack) {
