@@ -11,6 +11,7 @@ namespace orbitkv::manager {
 namespace {
 
 constexpr const char* kTag = "dispatcher";
+constexpr std::uint64_t kDrainNs = 200'000'000;
 
 }  // namespace
 
@@ -61,8 +62,10 @@ void Dispatcher::Run() {
   while (!stop_.load(std::memory_order_acquire)) {
     if (!Round()) waiter_.Sleep(service_.NextDeadline().value_or(os::kNoDeadline), has_work);
   }
-  // What was posted before Stop is answered; what comes later finds no Manager.
-  Round();
+  // What was posted before Stop is answered, but a client that goes on posting keeps nobody alive.
+  const std::uint64_t deadline = os::DeadlineAfter(kDrainNs);
+  while (Round() && os::MonotonicNs() < deadline) {
+  }
 }
 
 bool Dispatcher::Round() {
