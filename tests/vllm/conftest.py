@@ -66,3 +66,10 @@ def start_engine(folder, seeded, request):
     yield start
     for engine in engines:
         engine.close()
+
+
+def pytest_collection_modifyitems(items):
+    """Starting an engine takes 10 s on an idle machine and a minute on a busy one."""
+    for item in items:
+        if "start_engine" in item.fixturenames:
+            item.add_marker(pytest.mark.timeout(900))

@@ -32,12 +32,12 @@ def tokens(count, seed):
 
 
 def program(name):
-    """The installed program, or the one of a build tree named by ORBITKV_BIN."""
-    folder = os.environ.get("ORBITKV_BIN")
+    """The installed program, or the one of a build tree named by TEST_PROGRAMS."""
+    folder = os.environ.get("TEST_PROGRAMS")
     found = shutil.which(name, path=folder) if folder else None
     found = found or shutil.which(name, path=str(Path(sys.executable).parent)) or shutil.which(name)
     if found is None:
-        raise FileNotFoundError(f"{name} is not installed: run ./dev build, or set ORBITKV_BIN to its folder")
+        raise FileNotFoundError(f"{name} is not installed: run ./dev build, or set TEST_PROGRAMS to its folder")
     return found
 
 
