@@ -123,6 +123,8 @@ channel::ConnectOptions Link::SessionOptions(Life* life, wire::Purpose purpose, 
 }
 
 void Link::HandleLate(Life& life, wire::Purpose purpose, const channel::LateAnswer& late) {
+  // Nobody waits for a begin: its success is not late, and what it gave is wanted.
+  if (late.command == wire::Command::kRestoreBegin) return;
   Count(counters_.late_answers);
   if (purpose == wire::Purpose::kControl) {
     if (late_answer_) late_answer_(life, late);

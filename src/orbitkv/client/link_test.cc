@@ -207,6 +207,7 @@ TEST_F(LinkTest, GrantsDifferAndAreReleased) {
   const GrantId second = Begin(Ask(hashes, "b"));
   EXPECT_FALSE(first.is_none());
   EXPECT_NE(first, second);
+  EXPECT_EQ(Counter("late_answers"), 0U);
   ASSERT_TRUE(client_->ReleaseGrant(first));
   ASSERT_TRUE(client_->ReleaseGrant(second));
   EXPECT_TRUE(manager_->Seen("release grant", 2));

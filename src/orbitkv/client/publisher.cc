@@ -90,7 +90,10 @@ bool Publisher::WaitSourcesFree(std::span<const JobId> ids, std::uint64_t deadli
       if (it == jobs_.end()) break;
       Job& job = *it->second;
       job.cancelled = true;
-      if (job.stage == Stage::kQueued) Finish(it->first, "its pages were taken back before they were saved");
+      if (job.stage == Stage::kQueued) {
+        Finish(it->first, "its pages were taken back before they were saved");
+        break;
+      }
       // A job that reserves sees the mark before it reads a page.
       if (job.stage != Stage::kCopying) break;
       if (os::MonotonicNs() >= deadline_ns) return false;
