@@ -70,15 +70,16 @@ void Dispatcher::Run() {
 
 bool Dispatcher::Round() {
   ++rounds_;
-  const std::uint64_t now_ns = os::MonotonicNs();
-  bool worked = HandleEvents(now_ns);
+  bool worked = HandleEvents(os::MonotonicNs());
   const std::size_t count = sessions_.size();
   if (count > 0) {
     first_turn_ = (first_turn_ + 1) % count;
-    for (std::size_t i = 0; i < count; ++i) worked |= Turn(*sessions_[(first_turn_ + i) % count], now_ns);
+    for (std::size_t i = 0; i < count; ++i) worked |= Turn(*sessions_[(first_turn_ + i) % count]);
   }
-  if (worked) SendToVerifier(now_ns);
-  if (const auto deadline = service_.NextDeadline(); deadline && *deadline <= now_ns) service_.Tick(now_ns);
+  if (worked) SendToVerifier(os::MonotonicNs());
+  if (const auto deadline = service_.NextDeadline()) {
+    if (const std::uint64_t now_ns = os::MonotonicNs(); *deadline <= now_ns) service_.Tick(now_ns);
+  }
   return worked;
 }
 
@@ -88,13 +89,16 @@ bool Dispatcher::HasWork() const {
   });
 }
 
-bool Dispatcher::Turn(Session& session, std::uint64_t now_ns) {
+bool Dispatcher::Turn(Session& session) {
   if (session.channel == nullptr) return false;
+  // Read for each request, right before it is judged: this process may have been stopped since the round began.
+  std::uint64_t now_ns = 0;
   CommandAnswer answer;
   bool worked = false;
   std::uint32_t hashes = 0;
   if (session.stepping) {
     worked = true;
+    now_ns = os::MonotonicNs();
     if (session.request_deadline_ns <= now_ns) {
       session.runner.Cancel(now_ns);
       ++requests_expired_in_steps_;
@@ -109,6 +113,7 @@ bool Dispatcher::Turn(Session& session, std::uint64_t now_ns) {
   for (std::uint32_t i = 0; i < kTurnRequests && hashes < service_.limits().step_hashes; ++i) {
     if (!session.channel->HasRequests()) break;
     worked = true;
+    now_ns = os::MonotonicNs();
     const auto request = session.channel->Next(now_ns);
     if (!request) break;
     if (session.admin && request->command != wire::Command::kPing) {

@@ -71,7 +71,7 @@ class Dispatcher final : public channel::BootstrapEvents {
   bool Round();
   bool HasWork() const;
   // Whether the session had something to do.
-  bool Turn(Session& session, std::uint64_t now_ns);
+  bool Turn(Session& session);
   void Finish(Session& session, channel::RequestHandle handle, const CommandAnswer& answer);
   bool HandleEvents(std::uint64_t now_ns);
   void Handle(SessionOpened& event, std::uint64_t now_ns);
