@@ -219,6 +219,7 @@ void Link::Serve(Life& life) {
   std::uint64_t register_at = 0;
   std::uint64_t populate_at = options_.populate_pool && life.pool() != nullptr ? 0 : os::kNoDeadline;
   while (!stopping() && !life.control().hung_up()) {
+    Count(counters_.link_rounds);
     std::uint64_t now = os::MonotonicNs();
     if (now >= register_at) TryRegister(life, &register_at);
     if (now >= populate_at) {
@@ -227,7 +228,9 @@ void Link::Serve(Life& life) {
       now = os::MonotonicNs();
       populate_at = bytes > 0 ? now : now + kIdleNs;
     }
-    std::uint64_t next = std::min({now + kIdleNs, register_at, populate_at});
+    std::uint64_t next = std::min(now + kIdleNs, populate_at);
+    // A time that has passed asks for nothing: what there is to register now is registered, or waits for SetShape.
+    if (register_at > now) next = std::min(next, register_at);
     channel::ClientSession* const publish = life.publish();
     if (life.control().pending() > 0 || (publish != nullptr && publish->pending() > 0)) {
       life.control().Pump();

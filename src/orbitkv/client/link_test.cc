@@ -128,6 +128,16 @@ TEST_F(LinkTest, WithoutAManagerEverythingIsAMissAndOneComesLater) {
   EXPECT_TRUE(Publish(Hashes(1), Ids(1)).ok);
 }
 
+TEST_F(LinkTest, AnIdleLinkSleeps) {
+  StartManager();
+  Connect();
+  constexpr std::uint64_t kWindowNs = 300'000'000;
+  EXPECT_FALSE(os::WaitReadable(client_->completion_fd(), os::DeadlineAfter(kWindowNs)));  // it may still populate
+  const std::uint64_t before = Counter("link_rounds");
+  EXPECT_FALSE(os::WaitReadable(client_->completion_fd(), os::DeadlineAfter(kWindowNs)));
+  EXPECT_LT(Counter("link_rounds") - before, 20U);
+}
+
 TEST_F(LinkTest, ALostManagerIsReplacedAndOldLeasesNameNothing) {
   StartManager();
   Connect();

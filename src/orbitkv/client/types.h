@@ -109,7 +109,8 @@ struct Completion {
   X(published_bytes)               \
   X(late_answers)                  \
   X(bad_answers)                   \
-  X(populated_bytes)
+  X(populated_bytes)               \
+  X(link_rounds)
 
 struct Counters {
 #define ORBITKV_CLIENT_COUNTER(name) std::atomic<std::uint64_t> name{0};
