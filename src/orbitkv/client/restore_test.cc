@@ -95,6 +95,7 @@ TEST_F(RestoreTest, ASilentManagerFailsTheRestoreAndBecomesSuspect) {
   ASSERT_TRUE(manager_->Seen("RestoreBegin"));
   client_.reset();
   options_.load_deadline_ms = 30;
+  options_.query_deadline_ms = 10;
   Connect();
   manager_->Hold(true);
   const Completion done = Finished(StartRestore(grant, hashes_, Ids(2)).value()).value();
@@ -152,7 +153,7 @@ TEST_F(RestoreTest, ACopyInFlightOutlivesTheManagerAndDelaysTheReconnect) {
   client_.reset();  // its copies were made by the host engine
   Connect(std::move(device));
   const JobId job = StartRestore(grant, hashes_, Ids(2, 4)).value();
-  ASSERT_TRUE(engine.Step());
+  while (!engine.Step()) std::this_thread::yield();
   manager_->Stop();
   ASSERT_TRUE(WaitForState(State::kDown));
   manager_.reset();

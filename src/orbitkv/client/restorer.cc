@@ -39,10 +39,15 @@ void Restorer::Stop() {
     work_.NotifyAll();
   }
   thread_.Join();
+  {
+    const MutexLock lock(mutex_);
+    while (submitting_ > 0) work_.Wait(mutex_);
+  }
+  engine_.Stop();  // finishes what it has accepted
   std::vector<JobPtr> rest;
   {
     const MutexLock lock(mutex_);
-    while (!copying_.empty() || submitting_ > 0) work_.Wait(mutex_);
+    while (!copying_.empty()) work_.Wait(mutex_);
     rest.swap(waiting_);
   }
   for (JobPtr& job : rest) {
@@ -164,7 +169,7 @@ Restorer::Step Restorer::Plan(Job& job, std::uint64_t until_ns) {
   const std::uint64_t now = os::MonotonicNs();
   if (now >= job.deadline_ns) {
     // Only silence speaks against the Manager; "not yet" until the deadline means that the grant never came.
-    if (job.plan_request) link_.ReportMissedDeadline();
+    if (job.plan_request && now - job.asked_ns >= options_.query_deadline_ms * kNsPerMs) link_.ReportMissedDeadline();
     return failed("no plan came within the load deadline");
   }
   channel::ClientSession& session = job.life->control();
@@ -179,6 +184,7 @@ Restorer::Step Restorer::Plan(Job& job, std::uint64_t until_ns) {
     }
     if (!posted) return failed(posted.error().text);
     job.plan_request = *posted;
+    job.asked_ns = now;
   }
   auto answer = session.Wait(*job.plan_request, std::min(until_ns, job.deadline_ns));
   if (!answer) {

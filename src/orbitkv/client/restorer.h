@@ -51,7 +51,7 @@ class Restorer {
   Restorer& operator=(const Restorer&) = delete;
 
   Status Start();
-  // Ends what waits, finishes what copies. Idempotent.
+  // Ends what waits, stops the engine, which finishes what copies. Idempotent.
   void Stop() ORBITKV_EXCLUDES(mutex_);
   Result<JobId> Submit(const Layout& layout, const RestoreRequest& request) ORBITKV_EXCLUDES(mutex_);
   // The state of the link has changed.
@@ -66,6 +66,7 @@ class Restorer {
     std::vector<std::uint32_t> block_ids;
     LifePin life;
     std::optional<channel::RequestId> plan_request;
+    std::uint64_t asked_ns = 0;  // when plan_request was posted
     std::uint64_t deadline_ns = 0;
     std::uint64_t next_try_ns = 0;
     std::uint64_t pause_ns = 0;
