@@ -46,9 +46,9 @@ std::string SampleName(const wire::Sample& sample) {
   std::string name = sample.name() + "{";
   for (const auto& [key, value] : sorted) {
     if (name.back() != '{') name += ",";
-    name += key + "=\"" + value + "\"";
+    name.append(key).append("=\"").append(value).append("\"");
   }
-  return name + "}";
+  return name.append("}");
 }
 
 }  // namespace

@@ -365,8 +365,8 @@ TEST(GrantLimitsTest, GrantsAndVerificationsAreBounded) {
   EXPECT_EQ(world.service().TakeVerifyRequests().size(), 1U);
   EXPECT_EQ(world.cache().counters().dropped, 1U) << "what cannot be checked is dropped";
   EXPECT_EQ(world.Plan(session, 3), PlanStatus::kGone);
-  world.ReleaseGrant(session, 4);
-  world.ReleaseGrant(session, 5);
+  ASSERT_TRUE(world.ReleaseGrant(session, 4).has_value());
+  ASSERT_TRUE(world.ReleaseGrant(session, 5).has_value());
   EXPECT_EQ(world.Plan(session, 3), PlanStatus::kNotYet) << "only the newest ids are remembered";
   EXPECT_EQ(world.Plan(session, 5), PlanStatus::kGone);
   world.service().VerifyDone(1, true, world.now());

@@ -225,7 +225,7 @@ class Model {
     if (!answer) return;
     Note(answer->found_blocks);
     if (answer->lease.is_none()) return;
-    leases_.push_back({peer->engine, answer->lease});
+    leases_.emplace_back(peer->engine, answer->lease);
     // Now and then a begin comes late, for an answer of long ago.
     LeaseId lease = answer->lease;
     if (prng_.Below(3) == 0) {

@@ -177,7 +177,8 @@ class World {
   }
   // Commits every slot of the entries that were answered last, or of those given.
   std::uint32_t Commit(SessionId session, ReservationId reservation, std::span<const state::BlockHash> hashes,
-                       std::uint32_t shard = 0, std::optional<std::vector<wire::ReserveEntry>> given = std::nullopt) {
+                       std::uint32_t shard = 0,
+                       const std::optional<std::vector<wire::ReserveEntry>>& given = std::nullopt) {
     const std::vector<wire::ReserveEntry> entries = given.value_or(entries_);
     std::vector<wire::CommitEntry> commits;
     for (std::uint32_t i = 0; i < entries.size(); ++i) {
