@@ -59,19 +59,19 @@ def documents() -> list[str]:
 
 
 def cut_prompts(server: VllmServer) -> list[str]:
-    """One prompt per length in LENGTHS, cut by the engine's own tokenizer to at most that many tokens."""
+    """One prompt per length in LENGTHS: the longest beginning of a document that the engine counts as so many tokens."""
     prompts = []
     texts = documents()
     for number, length in enumerate(LENGTHS):
         text = f"Document {number + 1}.\n" + texts[number % len(texts)]
-        chars = length * 4
-        while True:
-            prompt = text[:chars] + QUESTION
-            tokens = server.count_tokens(prompt)
-            if tokens <= length:
-                break
-            chars = min(chars - 8, chars * length // tokens)
-        prompts.append(prompt)
+        fits, too_long = 0, min(len(text), length * 8)
+        while too_long - fits > 16:
+            middle = (fits + too_long) // 2
+            if server.count_tokens(text[:middle] + QUESTION) <= length:
+                fits = middle
+            else:
+                too_long = middle
+        prompts.append(text[:fits] + QUESTION)
     return prompts
 
 
