@@ -59,7 +59,7 @@ def documents() -> list[str]:
 
 
 def cut_prompts(server: VllmServer) -> list[str]:
-    """One prompt per length in LENGTHS: the longest beginning of a document that the engine counts as so many tokens."""
+    """One prompt per length in LENGTHS: the longest beginning of a document that has no more tokens."""
     prompts = []
     texts = documents()
     for number, length in enumerate(LENGTHS):
