@@ -44,6 +44,21 @@ def session_pids(session: int) -> list[int]:
     return sorted(pids)
 
 
+def shared_memory(pids: list[int]) -> set[Path]:
+    """Named shared memory that these processes have mapped."""
+    found: set[Path] = set()
+    for pid in pids:
+        try:
+            maps = Path(f"/proc/{pid}/maps").read_text()
+        except OSError:
+            continue
+        for line in maps.splitlines():
+            fields = line.split(maxsplit=5)
+            if len(fields) == 6 and fields[5].startswith("/dev/shm/") and not fields[5].endswith("(deleted)"):
+                found.add(Path(fields[5]))
+    return found
+
+
 class Process:
     """One started program and its descendants."""
 
@@ -85,9 +100,14 @@ class Process:
             self.popen.send_signal(number)
 
     def kill(self) -> None:
-        """SIGKILL to the program and every descendant in its session, then waits until all are gone."""
+        """SIGKILL to the program and every descendant in its session, then waits until all are gone.
+
+        Nobody is left then to remove the shared memory that they had named, so it is removed here.
+        """
+        named: set[Path] = set()
         for _ in range(100):
             pids = session_pids(self.pid)
+            named |= shared_memory(pids)
             for pid in pids:
                 try:
                     os.kill(pid, signal.SIGKILL)
@@ -98,6 +118,8 @@ class Process:
                 break
             time.sleep(0.05)
         self.popen.wait(timeout=30)
+        for path in named:
+            path.unlink(missing_ok=True)
 
     def terminate(self, timeout_s: float = 20.0) -> int:
         """SIGTERM, then SIGKILL to what is left after `timeout_s`; returns the program's exit status."""

@@ -158,8 +158,9 @@ Result<channel::ClientSession*> Link::OpenPublish(const LifePin& life) {
   return life->SetPublish(std::move(session));
 }
 
-void Link::SayOnce(const std::string& why) {
-  if (why == said_) return;
+void Link::SayOnce(Code code, const std::string& why) {
+  // While it is away one line is enough; that it is there and refuses is news.
+  if (why == said_ || (code == Code::kUnavailable && !said_.empty())) return;
   said_ = why;
   log::Warning(kTag, "no Manager name={} socket={} reason=\"{}\"; serving without cache, trying again", options_.name,
                options_.socket_path, why);
@@ -170,7 +171,7 @@ Result<std::unique_ptr<Life>> Link::Connect() {
   std::string message;
   auto session = channel::ClientSession::Connect(SessionOptions(life.get(), wire::Purpose::kControl, &message));
   if (!session) {
-    SayOnce(message.empty() ? session.error().text : message);
+    SayOnce(session.error().code, message.empty() ? session.error().text : message);
     return std::unexpected(session.error());
   }
   life->SetControl(std::move(*session));
@@ -178,7 +179,7 @@ Result<std::unique_ptr<Life>> Link::Connect() {
     const channel::ClientSession& control = life->control();
     auto pool = PoolMap::Open(control.pool_fd(), {control.pool_bytes(), control.pool_named(), options_.read_only});
     if (!pool) {
-      SayOnce(pool.error().text);
+      SayOnce(pool.error().code, pool.error().text);
       return std::unexpected(pool.error());
     }
     life->SetPool(std::move(*pool));
@@ -321,7 +322,8 @@ void Link::SayGoodbye(Life& life) {
 void Link::TearDown(std::unique_ptr<Life> life) {
   if (!stopping()) {
     Count(counters_.losses);
-    SayOnce("the Manager went away");
+    said_.clear();
+    SayOnce(Code::kUnavailable, "the Manager went away");
   }
   // New pins end first, then every wait, then the copies; the pool goes after the last of them.
   {

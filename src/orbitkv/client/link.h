@@ -86,7 +86,7 @@ class Link {
   void CheckSuspect(Life& life);
   void SayGoodbye(Life& life);
   void SetState(State state);
-  void SayOnce(const std::string& why);
+  void SayOnce(Code code, const std::string& why);
   // Waits for Stop, Nudge, a hang-up or the deadline.
   void WaitForEvent(std::uint64_t deadline_ns);
   bool stopping() const { return stopping_.load(std::memory_order_acquire); }
