@@ -6,7 +6,15 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE))
+sys.path[:0] = [str(HERE), str(HERE.parent.parent / "tools")]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nothing_left_behind():
+    """Killed and closed engines and Managers leave no named shared memory."""
+    before = set(Path("/dev/shm").iterdir())
+    yield
+    assert set(Path("/dev/shm").iterdir()) <= before
 
 
 @pytest.fixture
@@ -30,11 +38,9 @@ def smollm2():
 
 
 def _model(name):
-    root = HERE.parent.parent
-    sys.path.insert(0, str(root / "tools"))
     import models
 
-    return models.make(name, root / "out" / "models" / name)
+    return models.make(name, HERE.parent.parent / "out" / "models" / name)
 
 
 @pytest.fixture(scope="module")

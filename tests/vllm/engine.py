@@ -11,8 +11,9 @@ import sys
 import time
 from pathlib import Path
 
+from harness.processes import kill_session
+
 HERE = Path(__file__).resolve().parent
-ROOT = HERE.parent.parent
 
 ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
@@ -139,7 +140,7 @@ class Engine:
         return self.generate(prompts=prompts, n=n, **more)["outputs"]
 
     def kill(self):
-        os.killpg(self.process.pid, signal.SIGKILL)
+        kill_session(self.process.pid)
         self._reap()
 
     def close(self):
@@ -150,8 +151,7 @@ class Engine:
             self.process.wait(30)
         except (BrokenPipeError, subprocess.TimeoutExpired):
             pass
-        if self.process.poll() is None:
-            os.killpg(self.process.pid, signal.SIGKILL)
+        kill_session(self.process.pid)
         self._reap()
 
     def _reap(self):

@@ -59,6 +59,27 @@ def shared_memory(pids: list[int]) -> set[Path]:
     return found
 
 
+def kill_session(session: int) -> None:
+    """SIGKILL to every process of the session, then waits until all are gone. The leader's parent reaps it.
+
+    Nobody is left then to remove the shared memory that they had named, so it is removed here.
+    """
+    named: set[Path] = set()
+    for _ in range(200):
+        pids = session_pids(session)
+        if not pids:
+            break
+        named |= shared_memory(pids)
+        for pid in pids:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        time.sleep(0.02)
+    for path in named:
+        path.unlink(missing_ok=True)
+
+
 class Process:
     """One started program and its descendants."""
 
@@ -100,26 +121,8 @@ class Process:
             self.popen.send_signal(number)
 
     def kill(self) -> None:
-        """SIGKILL to the program and every descendant in its session, then waits until all are gone.
-
-        Nobody is left then to remove the shared memory that they had named, so it is removed here.
-        """
-        named: set[Path] = set()
-        for _ in range(100):
-            pids = session_pids(self.pid)
-            named |= shared_memory(pids)
-            for pid in pids:
-                try:
-                    os.kill(pid, signal.SIGKILL)
-                except ProcessLookupError:
-                    continue
-            self.popen.poll()
-            if not pids:
-                break
-            time.sleep(0.05)
+        kill_session(self.pid)
         self.popen.wait(timeout=30)
-        for path in named:
-            path.unlink(missing_ok=True)
 
     def terminate(self, timeout_s: float = 20.0) -> int:
         """SIGTERM, then SIGKILL to what is left after `timeout_s`; returns the program's exit status."""
