@@ -88,8 +88,9 @@ def copy_gbps(megabytes: int = 256) -> float:
 
 
 class Demo:
-    def __init__(self, model: Path, scratch: Path, pool: str, repeats: int) -> None:
+    def __init__(self, model: Path, scratch: Path, pool: str, repeats: int, stores: str) -> None:
         self.model = model
+        self.stores = stores
         self.scratch = scratch
         self.pool = pool
         self.repeats = repeats
@@ -103,7 +104,8 @@ class Demo:
 
     def start_engine(self) -> VllmServer:
         start = time.monotonic()
-        self.server = VllmServer(self.model, self.scratch / "vllm.log", connector_config(self.socket))
+        connector = connector_config(self.socket, **{"orbitkv.stores": self.stores})
+        self.server = VllmServer(self.model, self.scratch / "vllm.log", connector)
         self.server.wait_ready()
         # The first request of an engine pays for warm-up that has nothing to do with the cache.
         self.server.chat("Say hello.", max_tokens=4)
@@ -287,11 +289,12 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("out"), help="where demo.json and the logs go")
     parser.add_argument("--pool-bytes", default="3GiB")
     parser.add_argument("--repeats", type=int, default=5, help="samples of each warm and restored time")
+    parser.add_argument("--stores", choices=("auto", "ordinary", "nontemporal"), default="auto")
     options = parser.parse_args()
     options.out.mkdir(exist_ok=True)
     shm_before = set(os.listdir("/dev/shm"))
     scratch = Path(tempfile.mkdtemp(prefix="orbitkv-demo-"))
-    demo = Demo(options.model, scratch, options.pool_bytes, options.repeats)
+    demo = Demo(options.model, scratch, options.pool_bytes, options.repeats, options.stores)
     try:
         runs, prompts, reference = engine_restart(demo)
         restart = manager_restart(demo, prompts, reference)
