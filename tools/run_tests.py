@@ -100,7 +100,6 @@ def process_steps(long: bool) -> list[Step]:
         Step("install package", ["tools/install-python"], timeout_s=1800),
         ctest_step("process", "dev", "-L", "^process$", *([] if long else ["-LE", "^long$"])),
         pytest_step("python", "python/tests", long, 1800),
-        pytest_step("integration", "tests/integration", long, 1800),
     ]
 
 
