@@ -12,7 +12,6 @@ namespace orbitkv::integration {
 namespace {
 
 using testing::Chain;
-using testing::RawClient;
 
 constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 
