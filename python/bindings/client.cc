@@ -50,7 +50,8 @@ client::Role RoleOf(const std::string& role) {
 }
 
 copy::Stores StoresOf(const std::string& stores) {
-  if (stores == "auto" || stores == "ordinary") return copy::Stores::kOrdinary;
+  if (stores == "auto") return client::ClientOptions().restore_stores;
+  if (stores == "ordinary") return copy::Stores::kOrdinary;
   if (stores == "nontemporal") return copy::Stores::kNonTemporal;
   throw InvalidArgument("stores must be auto, ordinary or nontemporal, not " + stores);
 }

@@ -21,7 +21,8 @@ class ClientOptions:
         representation_digest: 32 bytes, equal for all workers; empty for a scheduler.
         name: for logs.
         copy_threads: 0 is two, or one on a single cpu.
-        stores: how pages are written by a restore: "ordinary" (through the caches), "nontemporal", or "auto".
+        stores: how pages are written by a restore: "ordinary" (through the caches), "nontemporal" (past them), or
+            "auto", which is nontemporal.
         read_only: map the pool for reading; such a client publishes nothing.
     """
 

@@ -126,6 +126,7 @@ class Process:
 
     def terminate(self, timeout_s: float = 20.0) -> int:
         """SIGTERM, then SIGKILL to what is left after `timeout_s`; returns the program's exit status."""
+        named = shared_memory(session_pids(self.pid))
         self.signal(signal.SIGTERM)
         try:
             self.popen.wait(timeout=timeout_s)
@@ -133,4 +134,6 @@ class Process:
             pass
         wait_until(lambda: not session_pids(self.pid), 5.0)
         self.kill()
+        for path in named:
+            path.unlink(missing_ok=True)
         return self.popen.returncode

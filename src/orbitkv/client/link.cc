@@ -17,6 +17,7 @@ constexpr std::uint64_t kNsPerMs = 1'000'000;
 constexpr std::uint64_t kWakeTag = 0;
 constexpr std::uint64_t kHangupTag = 1;
 constexpr std::uint64_t kIdleNs = 1000 * kNsPerMs;          // between two looks at how far the pool has grown
+constexpr std::uint64_t kPopulatePauses = 3;                // after a piece, in times of its own; the engine computes
 constexpr std::uint64_t kPendingNs = 50 * kNsPerMs;         // between two looks at answers that nobody waits for
 constexpr std::uint64_t kSuspectNs = 10 * kNsPerMs;         // between two looks for the answer to a ping
 constexpr std::uint64_t kGoodbyeNs = 200 * kNsPerMs;        // for an orderly end
@@ -224,10 +225,11 @@ void Link::Serve(Life& life) {
     std::uint64_t now = os::MonotonicNs();
     if (now >= register_at) TryRegister(life, &register_at);
     if (now >= populate_at) {
+      const std::uint64_t began = now;
       const std::uint64_t bytes = life.pool()->PopulateNext();
       Count(counters_.populated_bytes, bytes);
       now = os::MonotonicNs();
-      populate_at = bytes > 0 ? now : now + kIdleNs;
+      populate_at = now + (bytes > 0 ? kPopulatePauses * (now - began) : kIdleNs);
     }
     std::uint64_t next = std::min(now + kIdleNs, populate_at);
     // A time that has passed asks for nothing: what there is to register now is registered, or waits for SetShape.

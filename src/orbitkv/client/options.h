@@ -35,7 +35,7 @@ struct ClientOptions {
 
   std::uint32_t copy_threads = 0;  // 0: two, or one on a single cpu
   std::vector<int> copy_cpus;      // pins the copy threads; empty: not pinned
-  copy::Stores restore_stores = copy::Stores::kOrdinary;
+  copy::Stores restore_stores = copy::Stores::kNonTemporal;
   bool read_only = false;      // maps the pool for reading; nothing can be published
   bool populate_pool = true;   // fault the pool in, in the background
   std::uint64_t spin_us = 20;  // before a wait for an answer sleeps
