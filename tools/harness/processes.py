@@ -44,9 +44,15 @@ def session_pids(session: int) -> list[int]:
     return sorted(pids)
 
 
+SHARED_MEMORY = Path("/dev/shm")
+
+
 def shared_memory(pids: list[int]) -> set[Path]:
-    """Named shared memory that these processes have mapped."""
-    found: set[Path] = set()
+    """Named shared memory that these processes have mapped.
+
+    Found by inode: a semaphore is mapped under a temporary name before it gets its own.
+    """
+    inodes: set[int] = set()
     for pid in pids:
         try:
             maps = Path(f"/proc/{pid}/maps").read_text()
@@ -54,8 +60,15 @@ def shared_memory(pids: list[int]) -> set[Path]:
             continue
         for line in maps.splitlines():
             fields = line.split(maxsplit=5)
-            if len(fields) == 6 and fields[5].startswith("/dev/shm/") and not fields[5].endswith("(deleted)"):
-                found.add(Path(fields[5]))
+            if len(fields) == 6 and fields[5].startswith(f"{SHARED_MEMORY}/"):
+                inodes.add(int(fields[4]))
+    found: set[Path] = set()
+    for path in SHARED_MEMORY.iterdir():
+        try:
+            if path.stat().st_ino in inodes:
+                found.add(path)
+        except FileNotFoundError:
+            continue
     return found
 
 
