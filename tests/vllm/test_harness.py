@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from harness.processes import Process, session_pids, wait_until
+from harness.processes import Process, session_pids
 
 LEAVER = """
 import multiprocessing, subprocess, sys, time
