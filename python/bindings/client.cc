@@ -71,6 +71,7 @@ client::ClientOptions OptionsOf(nb::handle source) {
   options.representation_digest = DigestAttribute(source, "representation_digest", true);
   options.name = text("name");
   options.copy_threads = number("copy_threads");
+  options.query_deadline_ms = number("query_deadline_ms");
   options.restore_stores = StoresOf(text("stores"));
   options.read_only = Attribute<bool>(source, "read_only", "bool");
   return options;

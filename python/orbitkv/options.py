@@ -21,6 +21,7 @@ class ClientOptions:
         representation_digest: 32 bytes, equal for all workers; empty for a scheduler.
         name: for logs.
         copy_threads: 0 is two, or one on a single cpu.
+        query_deadline_ms: without an answer by then a look-up finds nothing, and the Manager is suspect.
         stores: how pages are written by a restore: "ordinary" (through the caches), "nontemporal" (past them), or
             "auto", which is nontemporal.
         read_only: map the pool for reading; such a client publishes nothing.
@@ -37,5 +38,6 @@ class ClientOptions:
     shard_count: int = 1
     name: str = ""
     copy_threads: int = 0
+    query_deadline_ms: int = 50
     stores: str = "auto"
     read_only: bool = False

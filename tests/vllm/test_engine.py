@@ -14,7 +14,8 @@ def cached(outputs):
 
 @pytest.fixture(scope="module")
 def options(manager):
-    return {"orbitkv.bootstrap_socket": str(manager.socket)}
+    # These tests compare content: a busy machine may answer late.
+    return {"orbitkv.bootstrap_socket": str(manager.socket), "orbitkv.lookup_limit_ms": 10_000}
 
 
 @pytest.fixture(scope="module")

@@ -1,24 +1,42 @@
 """Engines whose scheduler and workers are processes of their own, one and two ranks, and the real model."""
 
 import pytest
-from engine import same, tokens
+from engine import same, tokens, wait_for
 
 PROMPTS = [tokens(100, 1), tokens(300, 4), tokens(500, 6)]
 CACHED = [96, 288, 480]
+BLOCKS = sum(CACHED) // 32
 
 
 @pytest.fixture(scope="module")
 def options(manager):
-    return {"orbitkv.bootstrap_socket": str(manager.socket), "orbitkv.require_manager": True}
+    # These tests compare content: a busy machine may answer late.
+    return {
+        "orbitkv.bootstrap_socket": str(manager.socket),
+        "orbitkv.require_manager": True,
+        "orbitkv.lookup_limit_ms": 10_000,
+    }
 
 
-def restored_after_restart(start_engine, options, prompts, **settings):
+def one_by_one(engine, prompts):
+    """Logprobs are compared exactly: each prompt has a batch of its own, whenever its load ends."""
+    return [engine.run([prompt])[0] for prompt in prompts]
+
+
+def resident_blocks(manager):
+    return manager.status()["samples"]["orbitkv_blocks_resident"]
+
+
+def restored_after_restart(start_engine, manager, options, prompts, blocks, **settings):
+    """`blocks`: full blocks of the prompts, which the Manager must hold before the engine is killed."""
+    before = resident_blocks(manager)
     first = start_engine(options, processes=True, **settings)
-    cold = first.run(prompts)
-    warm = first.run(prompts)
+    cold = one_by_one(first, prompts)
+    warm = one_by_one(first, prompts)
+    assert wait_for(lambda: resident_blocks(manager) >= before + blocks), "the saves were not stored"
     first.kill()
     second = start_engine(options, processes=True, **settings)
-    restored = second.run(prompts)
+    restored = one_by_one(second, prompts)
     second.close()
     return cold, warm, restored
 
@@ -30,15 +48,15 @@ def check(cold, warm, restored, cached):
     assert same(restored, cold, logprobs=False)
 
 
-def test_scheduler_and_worker_in_two_processes(start_engine, options):
-    check(*restored_after_restart(start_engine, options, PROMPTS), CACHED)
+def test_scheduler_and_worker_in_two_processes(start_engine, manager, options):
+    check(*restored_after_restart(start_engine, manager, options, PROMPTS, BLOCKS), CACHED)
 
 
-def test_two_ranks(start_engine, options):
-    check(*restored_after_restart(start_engine, options, PROMPTS, tensor_parallel_size=2), CACHED)
+def test_two_ranks(start_engine, manager, options):
+    check(*restored_after_restart(start_engine, manager, options, PROMPTS, BLOCKS, tensor_parallel_size=2), CACHED)
 
 
-def test_the_real_model(start_engine, options, smollm2):
+def test_the_real_model(start_engine, manager, options, smollm2):
     prompts = [[(i * 37 + seed * 11) % 40000 + 100 for i in range(700)] for seed in (1, 2)]
     settings = {"model": smollm2, "kv_cache_memory_bytes": 256 << 20}
-    check(*restored_after_restart(start_engine, options, prompts, **settings), [672, 672])
+    check(*restored_after_restart(start_engine, manager, options, prompts, 42, **settings), [672, 672])

@@ -139,6 +139,7 @@ class Link:
                 representation_digest=representation,
                 name=self._part.name,
                 copy_threads=self._options.copy_threads,
+                query_deadline_ms=max(1, self._options.lookup_limit_ms),
                 stores=self._options.stores,
                 read_only=not self._options.saves,
             )
