@@ -56,8 +56,7 @@ def measure(model: Path, pairs: int, scratch: Path) -> dict[str, Any]:
                 reply = servers[name].chat(prompt, max_tokens=24, logprobs=False)
                 if round_number >= 0:
                     times[name].append(reply.total_ms)
-        stored = sum(s["value"] for s in manager.status()["samples"] if s["name"] == "orbitkv_blocks_resident")
-        if stored == 0:
+        if manager.sample("orbitkv_blocks_resident") == 0:
             raise SystemExit("engine overhead: the engine with the connector stored nothing; the comparison is void")
     finally:
         for server in servers.values():

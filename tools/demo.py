@@ -120,7 +120,7 @@ class Demo:
         def enough() -> bool:
             nonlocal held
             assert self.manager is not None
-            held = int(sample(self.manager.status(), "orbitkv_blocks_resident"))
+            held = int(self.manager.sample("orbitkv_blocks_resident"))
             return held >= blocks
 
         wait_until(enough, timeout_s, 0.1)
@@ -136,11 +136,6 @@ class Demo:
             self.server.terminate()
         if self.manager is not None:
             self.manager.terminate()
-
-
-def sample(status: dict[str, Any], name: str) -> float:
-    """Sum over labels of one sample of the health frame."""
-    return float(sum(item["value"] for item in status["samples"] if item["name"] == name))
 
 
 def engine_restart(demo: Demo) -> tuple[list[Run], list[str], list[Reply]]:
@@ -162,9 +157,9 @@ def engine_restart(demo: Demo) -> tuple[list[Run], list[str], list[Reply]]:
     speed = copy_gbps()
     runs = []
     for prompt, first, again in zip(prompts, cold, warm, strict=True):
-        bytes_before = sample(manager.status(), "orbitkv_restored_bytes_total")
+        bytes_before = manager.sample("orbitkv_restored_bytes_total")
         first_restored, tokens = demo.restored(server, prompt)
-        restored_bytes = int(sample(manager.status(), "orbitkv_restored_bytes_total") - bytes_before)
+        restored_bytes = int(manager.sample("orbitkv_restored_bytes_total") - bytes_before)
         replies = [first_restored]
         for _ in range(demo.repeats):
             server.reset_prefix_cache()
@@ -202,7 +197,7 @@ def manager_restart(demo: Demo, prompts: list[str], reference: list[Reply]) -> d
     server.chat(prompts[0])
     reconnected = 0.0
     while not reconnected and time.monotonic() - manager.ready_at < 30:
-        if sample(manager.status(), "orbitkv_blocks_resident") > 0:
+        if manager.sample("orbitkv_blocks_resident") > 0:
             reconnected = time.monotonic() - manager.ready_at
         else:
             server.chat(prompts[0], max_tokens=1)

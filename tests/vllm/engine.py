@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 from harness.processes import kill_session
@@ -168,13 +167,3 @@ def same(left, right, *, logprobs=True):
     """Tokens equal, and logprobs exactly equal."""
     keys = ("tokens", "logprobs") if logprobs else ("tokens",)
     return all(a[key] == b[key] for a, b in zip(left, right, strict=True) for key in keys)
-
-
-def wait_for(condition, seconds=20.0):
-    """Polls a condition of another process until it holds. Bounded."""
-    end = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.02)
-    return True

@@ -3,7 +3,9 @@
 import signal
 
 import pytest
-from engine import Manager, same, tokens, wait_for
+from engine import Manager, same, tokens
+
+from harness.processes import wait_until
 
 SLACK_S = 0.1
 # A stall of ours shows in every round at the same request; one of a busy machine does not.
@@ -61,7 +63,7 @@ class Stalls:
 
 
 def up(engine):
-    return wait_for(lambda: engine.state()["client"] == "up")
+    return wait_until(lambda: engine.state()["client"] == "up", 20)
 
 
 def test_absent_killed_stopped_and_back(engine, plain, late_manager):

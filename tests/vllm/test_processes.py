@@ -1,7 +1,9 @@
 """Engines whose scheduler and workers are processes of their own, one and two ranks, and the real model."""
 
 import pytest
-from engine import same, tokens, wait_for
+from engine import same, tokens
+
+from harness.processes import wait_until
 
 PROMPTS = [tokens(100, 1), tokens(300, 4), tokens(500, 6)]
 CACHED = [96, 288, 480]
@@ -33,7 +35,7 @@ def restored_after_restart(start_engine, manager, options, prompts, blocks, **se
     first = start_engine(options, processes=True, **settings)
     cold = one_by_one(first, prompts)
     warm = one_by_one(first, prompts)
-    assert wait_for(lambda: resident_blocks(manager) >= before + blocks), "the saves were not stored"
+    assert wait_until(lambda: resident_blocks(manager) >= before + blocks, 20), "the saves were not stored"
     first.kill()
     second = start_engine(options, processes=True, **settings)
     restored = one_by_one(second, prompts)

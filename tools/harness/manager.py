@@ -54,6 +54,10 @@ class Manager:
         result: dict[str, Any] = json.loads(done.stdout)
         return result
 
+    def sample(self, name: str) -> float:
+        """Sum over labels of one sample of the health frame; 0.0 when there is none of that name."""
+        return float(sum(item["value"] for item in self.status()["samples"] if item["name"] == name))
+
     def kill(self) -> None:
         self.process.kill()
 
