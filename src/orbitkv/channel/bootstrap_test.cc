@@ -6,16 +6,22 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "orbitkv/base/check.h"
 #include "orbitkv/channel/handshake.h"
-#include "orbitkv/channel/test_manager.h"
+#include "orbitkv/os/clock.h"
 #include "orbitkv/os/file.h"
 #include "orbitkv/os/pidfd.h"
 #include "orbitkv/os/unix_socket.h"
+#include "orbitkv/testing/fake_manager.h"
 
 namespace orbitkv::channel {
 namespace {
 
-using testing::HasSubstr;
+using testing::FakeManager;
+
+const FakeManager::Options kEcho{.echo = true};
+
+using ::testing::HasSubstr;
 
 std::uint64_t Soon() { return os::DeadlineAfter(10'000'000'000U); }
 
@@ -36,8 +42,8 @@ Result<wire::BootstrapMessage> Say(int socket, std::span<const std::byte> bytes,
 std::vector<std::byte> HelloFrame() { return wire::EncodeFrame(wire::Hello{.name = "raw"}).value(); }
 
 TEST(Bootstrap, SocketAndDirectoryAreForOneUser) {
-  TestManager manager;
-  manager.options().socket_path = std::filesystem::path(manager.socket_path()).parent_path() / "run" / "m.sock";
+  FakeManager manager(kEcho);
+  manager.bootstrap().socket_path = std::filesystem::path(manager.socket_path()).parent_path() / "run" / "m.sock";
   ASSERT_TRUE(manager.Start());
   struct stat info = {};
   ASSERT_EQ(::stat(manager.socket_path().c_str(), &info), 0);
@@ -47,7 +53,7 @@ TEST(Bootstrap, SocketAndDirectoryAreForOneUser) {
 }
 
 TEST(Bootstrap, NoCommonAbiIsRefusedNamingBothRanges) {
-  TestManager manager;
+  FakeManager manager(kEcho);
   ASSERT_TRUE(manager.Start());
   ConnectOptions options = manager.Client();
   options.abi_min = 5;
@@ -62,8 +68,8 @@ TEST(Bootstrap, NoCommonAbiIsRefusedNamingBothRanges) {
 }
 
 TEST(Bootstrap, HighestCommonAbiIsTaken) {
-  TestManager manager;
-  manager.options().abi_max = 4;
+  FakeManager manager(kEcho);
+  manager.bootstrap().abi_max = 4;
   ASSERT_TRUE(manager.Start());
   ConnectOptions options = manager.Client();
   options.abi_max = 3;
@@ -73,8 +79,8 @@ TEST(Bootstrap, HighestCommonAbiIsTaken) {
 }
 
 TEST(Bootstrap, SessionsAreBoundedAndAClosedOneMakesRoom) {
-  TestManager manager;
-  manager.options().max_sessions = 1;
+  FakeManager manager(kEcho);
+  manager.bootstrap().max_sessions = 1;
   ASSERT_TRUE(manager.Start());
   auto first = manager.Connect();
   const SessionId session = first->epoch();
@@ -92,8 +98,8 @@ TEST(Bootstrap, SessionsAreBoundedAndAClosedOneMakesRoom) {
 }
 
 TEST(Bootstrap, BadGreetingsCloseTheConnectionAndHarmNobody) {
-  TestManager manager;
-  manager.options().handshake_ns = 20'000'000;
+  FakeManager manager(kEcho);
+  manager.bootstrap().handshake_ns = 20'000'000;
   ASSERT_TRUE(manager.Start());
   const auto client = manager.Connect();
   const auto hello = HelloFrame();
@@ -120,7 +126,7 @@ TEST(Bootstrap, BadGreetingsCloseTheConnectionAndHarmNobody) {
 }
 
 TEST(Bootstrap, PidfdOfAnotherProcessIsRefused) {
-  TestManager manager;
+  FakeManager manager(kEcho);
   ASSERT_TRUE(manager.Start());
   const os::UniqueFd socket = os::ConnectUnix(manager.socket_path(), Soon()).value();
   const os::UniqueFd parent = os::OpenPidfd(::getppid()).value();
@@ -129,7 +135,7 @@ TEST(Bootstrap, PidfdOfAnotherProcessIsRefused) {
 }
 
 TEST(Bootstrap, FrameOfAnotherEpochEndsTheConnection) {
-  TestManager manager;
+  FakeManager manager(kEcho);
   ASSERT_TRUE(manager.Start());
   const os::UniqueFd socket = os::ConnectUnix(manager.socket_path(), Soon()).value();
   const os::UniqueFd self = os::OwnPidfd().value();
@@ -143,10 +149,10 @@ TEST(Bootstrap, FrameOfAnotherEpochEndsTheConnection) {
 }
 
 TEST(Bootstrap, SecondManagerIsRefusedNamingThePid) {
-  TestManager manager;
+  FakeManager manager(kEcho);
   ASSERT_TRUE(manager.Start());
-  TestManager second;
-  second.options().socket_path = manager.socket_path();
+  FakeManager second(kEcho);
+  second.bootstrap().socket_path = manager.socket_path();
   const Status refused = second.Start();
   ASSERT_FALSE(refused.has_value());
   EXPECT_EQ(refused.error().code, Code::kRefused);
@@ -155,8 +161,8 @@ TEST(Bootstrap, SecondManagerIsRefusedNamingThePid) {
 }
 
 TEST(Bootstrap, LockThatStaysHeldTimesOutAndAFreeOneStarts) {
-  TestManager manager;
-  manager.options().lock_wait_ns = 60'000'000;
+  FakeManager manager(kEcho);
+  manager.bootstrap().lock_wait_ns = 60'000'000;
   {
     const auto lock = os::FileLock::TryAcquire(manager.socket_path() + ".lock").value();
     EXPECT_EQ(manager.Start().error().code, Code::kTimedOut);
@@ -165,7 +171,7 @@ TEST(Bootstrap, LockThatStaysHeldTimesOutAndAFreeOneStarts) {
 }
 
 TEST(Bootstrap, StopLeavesTheLockFileOnlyAndALeftOverSocketIsReplaced) {
-  TestManager manager;
+  FakeManager manager(kEcho);
   {
     const os::UniqueFd left_over = os::ListenUnix(manager.socket_path()).value();
   }
@@ -222,7 +228,7 @@ TEST(BootstrapProcess, DeathComesByPidfdAfterAKill) {
     ::pause();
     return 0;
   });
-  TestManager manager;
+  FakeManager manager(kEcho);
   ASSERT_TRUE(manager.Start());
   child.Go(manager.socket_path());
   ASSERT_TRUE(manager.Seen("opened"));
@@ -247,7 +253,7 @@ TEST(BootstrapProcess, ForeignUserIsRefusedByBothSides) {
     if (refusal == nullptr || refusal->code != Code::kRefused) return 13;
     return refusal->text.find("65534") != std::string::npos ? 0 : 14;
   });
-  TestManager manager;
+  FakeManager manager(kEcho);
   ASSERT_TRUE(manager.Start());
   // Wider than the Manager makes them, so that the credentials alone decide.
   ::chmod(std::filesystem::path(manager.socket_path()).parent_path().c_str(), 0755);
@@ -262,7 +268,7 @@ TEST(BootstrapProcess, StoppedManagerCostsDeadlinesAndItsLateAnswerIsHandedBack)
   ASSERT_EQ(::pipe(ends), 0);
   const pid_t server = ::fork();
   if (server == 0) {
-    TestManager manager;
+    FakeManager manager(kEcho);
     if (!manager.Start()) ::_exit(1);
     const std::string path = manager.socket_path();
     if (::write(ends[1], path.data(), path.size()) < 0) ::_exit(1);

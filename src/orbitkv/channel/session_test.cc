@@ -5,10 +5,16 @@
 #include <unistd.h>
 
 #include "orbitkv/base/prng.h"
-#include "orbitkv/channel/test_manager.h"
+#include "orbitkv/os/clock.h"
+#include "orbitkv/os/memfd.h"
+#include "orbitkv/testing/fake_manager.h"
 
 namespace orbitkv::channel {
 namespace {
+
+using testing::FakeManager;
+
+const FakeManager::Options kEcho{.echo = true};
 
 std::vector<std::byte> Noise(std::size_t size, std::uint64_t seed) {
   Prng prng(seed);
@@ -22,15 +28,15 @@ std::uint64_t Soon() { return os::DeadlineAfter(10'000'000'000U); }
 bool Same(std::span<const std::byte> a, std::span<const std::byte> b) { return std::ranges::equal(a, b); }
 
 TEST(Session, WelcomeSaysWhoTheManagerIs) {
-  TestManager manager;
+  FakeManager manager(kEcho);
   ASSERT_TRUE(manager.Start());
   const auto client = manager.Connect();
   EXPECT_EQ(client->incarnation(), (Incarnation{7, 9}));
   EXPECT_FALSE(client->epoch().is_none());
   EXPECT_EQ(client->manager_pid(), ::getpid());
   EXPECT_EQ(client->slot_capacity(), 64U << 10U);
-  EXPECT_EQ(client->pool_bytes(), TestManager::kPoolBytes);
-  EXPECT_EQ(os::FileBytes(client->pool_fd()).value(), TestManager::kPoolBytes);
+  EXPECT_EQ(client->pool_bytes(), FakeManager::Options().pool_bytes);
+  EXPECT_EQ(os::FileBytes(client->pool_fd()).value(), FakeManager::Options().pool_bytes);
   EXPECT_FALSE(client->pool_named());
   const auto second = manager.Connect();
   EXPECT_NE(second->epoch(), client->epoch());
@@ -38,7 +44,7 @@ TEST(Session, WelcomeSaysWhoTheManagerIs) {
 }
 
 TEST(Session, PingComesBackManyTimes) {
-  TestManager manager;
+  FakeManager manager(kEcho);
   ASSERT_TRUE(manager.Start());
   const auto client = manager.Connect();
   // Far more than the ring has entries, so that every cursor and slot is used again.
@@ -54,7 +60,7 @@ TEST(Session, PingComesBackManyTimes) {
 }
 
 TEST(Session, ArgumentsAndAnswersOfEverySizeArriveWhole) {
-  TestManager manager;
+  FakeManager manager(kEcho);
   ASSERT_TRUE(manager.Start());
   const auto client = manager.Connect();
   const std::size_t slot = client->slot_capacity();
@@ -70,7 +76,7 @@ TEST(Session, ArgumentsAndAnswersOfEverySizeArriveWhole) {
 }
 
 TEST(Session, ThreadsWaitAtOnceAndEachGetsItsOwnAnswer) {
-  TestManager manager;
+  FakeManager manager(kEcho);
   ASSERT_TRUE(manager.Start());
   ConnectOptions options = manager.Client();
   options.spin_ns = 0;
@@ -94,7 +100,7 @@ TEST(Session, ThreadsWaitAtOnceAndEachGetsItsOwnAnswer) {
 }
 
 TEST(Session, FullRingIsBusyAndNeverLostCommandsStillFit) {
-  TestManager manager;
+  FakeManager manager(kEcho);
   ASSERT_TRUE(manager.Start());
   const auto client = manager.Connect();
   manager.Hold(true);
@@ -118,7 +124,7 @@ TEST(Session, FullRingIsBusyAndNeverLostCommandsStillFit) {
 }
 
 TEST(Session, FullArenaIsBusyUntilAnswersAreThere) {
-  TestManager manager;
+  FakeManager manager(kEcho);
   ASSERT_TRUE(manager.Start());
   const auto client = manager.Connect();
   manager.Hold(true);
@@ -135,7 +141,7 @@ TEST(Session, FullArenaIsBusyUntilAnswersAreThere) {
 }
 
 TEST(Session, TimedOutWaitLeavesTheRequestToTheNextStep) {
-  TestManager manager;
+  FakeManager manager(kEcho);
   ASSERT_TRUE(manager.Start());
   const auto client = manager.Connect();
   manager.Hold(true);
@@ -150,9 +156,10 @@ TEST(Session, TimedOutWaitLeavesTheRequestToTheNextStep) {
 
 TEST(Session, ExpiredRequestIsNotExecuted) {
   std::atomic<int> executed{0};
-  TestManager manager([&executed](ServerSession& session, const ReceivedRequest& request) {
+  FakeManager manager(kEcho);
+  manager.SetScript([&executed](ServerSession&, const ReceivedRequest&) {
     ++executed;
-    Echo(session, request);
+    return false;
   });
   ASSERT_TRUE(manager.Start());
   const auto client = manager.Connect();
@@ -166,14 +173,16 @@ TEST(Session, LateSuccessGoesToTheHandlerOnce) {
   std::atomic<bool> taken{false};
   ServerSession* open_session = nullptr;
   RequestHandle open;
-  TestManager manager([&](ServerSession& session, const ReceivedRequest& request) {
+  FakeManager manager(kEcho);
+  manager.SetScript([&](ServerSession& session, const ReceivedRequest& request) {
     if (request.command != Command::kPublishReserve) {
       if (request.scalar0 == 1) open_session->Answer(open, AnswerStatus::kOk, 1234);
-      return Echo(session, request);
+      return false;
     }
     open_session = &session;
     open = request.handle;
     taken = true;
+    return true;
   });
   ASSERT_TRUE(manager.Start());
   std::vector<std::uint64_t> late;
@@ -203,12 +212,15 @@ TEST(Session, LateSuccessGoesToTheHandlerOnce) {
 TEST(Session, NeverLostIsSentAgainUntilItIsAcknowledged) {
   int refusals = 3;
   std::vector<std::uint64_t> executed;
-  TestManager manager([&](ServerSession& session, const ReceivedRequest& request) {
-    if (request.command == Command::kRelease) {
-      if (refusals-- > 0) return session.Answer(request.handle, AnswerStatus::kBusy);
-      executed.push_back(request.scalar1);
+  FakeManager manager(kEcho);
+  manager.SetScript([&](ServerSession& session, const ReceivedRequest& request) {
+    if (request.command != Command::kRelease) return false;
+    if (refusals-- > 0) {
+      session.Answer(request.handle, AnswerStatus::kBusy);
+      return true;
     }
-    Echo(session, request);
+    executed.push_back(request.scalar1);
+    return false;
   });
   ASSERT_TRUE(manager.Start());
   const auto client = manager.Connect();
@@ -220,7 +232,7 @@ TEST(Session, NeverLostIsSentAgainUntilItIsAcknowledged) {
 }
 
 TEST(Session, ShutdownEndsEveryWait) {
-  TestManager manager;
+  FakeManager manager(kEcho);
   ASSERT_TRUE(manager.Start());
   const auto client = manager.Connect();
   manager.Hold(true);
@@ -233,21 +245,21 @@ TEST(Session, ShutdownEndsEveryWait) {
 }
 
 TEST(Session, LifecycleFramesAreAnsweredRefusedAndTimedOut) {
-  TestManager manager;
+  FakeManager manager(kEcho);
   ASSERT_TRUE(manager.Start());
   const auto client = manager.Connect();
   const auto payload = Noise(3U << 20U, 5);
   const auto reply = client->Exchange(1, payload, Soon()).value();
   EXPECT_FALSE(reply.refused);
   EXPECT_EQ(reply.payload, payload);
-  EXPECT_EQ(client->Exchange(TestManager::kIgnoredKind, {}, os::DeadlineAfter(1'000'000)).error().code,
+  EXPECT_EQ(client->Exchange(FakeManager::kIgnoredKind, {}, os::DeadlineAfter(1'000'000)).error().code,
             Code::kTimedOut);
-  EXPECT_TRUE(client->Exchange(TestManager::kRefusedKind, {}, Soon()).value().refused);
+  EXPECT_TRUE(client->Exchange(FakeManager::kRefusedKind, {}, Soon()).value().refused);
   EXPECT_TRUE(client->Exchange(2, {}, Soon()).has_value());
 }
 
 TEST(Session, ChildOfAForkIsRefusedAndTheParentGoesOn) {
-  TestManager manager;
+  FakeManager manager(kEcho);
   ASSERT_TRUE(manager.Start());
   const auto client = manager.Connect();
   const pid_t child = ::fork();

@@ -11,8 +11,11 @@
 #include <thread>
 #include <unistd.h>
 
+#include "orbitkv/base/check.h"
 #include "orbitkv/base/prng.h"
-#include "orbitkv/channel/test_manager.h"
+#include "orbitkv/os/clock.h"
+#include "orbitkv/os/thread.h"
+#include "orbitkv/testing/fake_manager.h"
 
 #if defined(__has_feature)
 #if __has_feature(thread_sanitizer)
@@ -22,6 +25,8 @@
 
 namespace orbitkv::channel {
 namespace {
+
+using testing::FakeManager;
 
 // The mutation: the compiler keeps the order, the processor need not.
 struct NoFence {
@@ -141,7 +146,7 @@ TEST(WaitingProtocol, ClientAndManagerThatNeverSpinMissNothing) {
   ASSERT_EQ(::pipe(ends), 0);
   const pid_t server = ::fork();
   if (server == 0) {
-    TestManager manager(Echo, 0);
+    FakeManager manager({.echo = true});
     if (!manager.Start()) ::_exit(1);
     const std::string path = manager.socket_path();
     if (::write(ends[1], path.data(), path.size()) < 0) ::_exit(1);

@@ -15,11 +15,13 @@
 
 #include "orbitkv/base/prng.h"
 #include "orbitkv/client/cache_client.h"
-#include "orbitkv/client/fake_manager.h"
 #include "orbitkv/os/clock.h"
 #include "orbitkv/os/unix_socket.h"
+#include "orbitkv/testing/fake_manager.h"
 
 namespace orbitkv::client {
+
+using testing::FakeManager;
 
 inline constexpr std::uint64_t kSecondNs = 1'000'000'000;
 
@@ -103,8 +105,10 @@ class ClientTest : public ::testing::Test {
     std::filesystem::remove_all(directory_);
   }
 
-  void StartManager(const FakeManager::Options& options = {}) {
-    manager_ = std::make_unique<FakeManager>(options_.socket_path, options);
+  void StartManager(FakeManager::Options options = {}) {
+    options.socket_path = options_.socket_path;
+    manager_ = std::make_unique<FakeManager>(options);
+    ASSERT_TRUE(manager_->Start());
   }
   void StartClient(std::unique_ptr<copy::CopyEngine> engine = nullptr) {
     client_ = CacheClient::Create(options_, std::move(engine)).value();

@@ -1,6 +1,9 @@
-// A Manager for tests of the client: one dispatcher thread that keeps blocks in a map and does what a test scripts.
-// Owns: the pool memfd, the socket (in a directory that the test gives), the threads. Threads: calls from the test;
-// commands run on the dispatcher. Blocks: Stop joins; Seen waits, ten seconds at most.
+// A Manager for tests of the channel and of the client: a bootstrap server and one dispatcher thread that keeps blocks
+// in a map, or gives every request back as it came, and does what a test scripts. Owns: the pool memfd, the threads,
+// and a directory for the socket unless the test names one. Threads: calls from the test; commands and scripts run on
+// the dispatcher, frames on the server's thread. Blocks: Stop joins; Seen waits, ten seconds at most. Errors: those of
+// BootstrapServer::Start; everything else that fails ends the test. Invariant: a socket file that this object bound is
+// gone after Stop.
 #pragma once
 
 #include <atomic>
@@ -9,12 +12,14 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "orbitkv/base/check.h"
 #include "orbitkv/base/mutex.h"
 #include "orbitkv/channel/bootstrap_server.h"
+#include "orbitkv/channel/client_session.h"
 #include "orbitkv/channel/server_session.h"
 #include "orbitkv/channel/waiter.h"
 #include "orbitkv/os/mapping.h"
@@ -22,29 +27,45 @@
 #include "orbitkv/os/unique_fd.h"
 #include "orbitkv/wire/commands.h"
 
-namespace orbitkv::client {
+namespace orbitkv::testing {
+
+struct FakeManagerOptions {
+  std::string socket_path{};  // empty: a directory of its own, removed by the destructor
+  Incarnation incarnation{7, 9};
+  std::uint64_t pool_bytes = 8U << 20U;
+  bool seal_pool = true;
+  bool refuse_registration = false;
+  bool echo = false;  // requests and frames come back with what they carried; no block is kept
+};
 
 class FakeManager : public channel::BootstrapEvents {
  public:
   // True: the test has answered the request itself, or swallowed it.
   using Script = std::function<bool(channel::ServerSession&, const channel::ReceivedRequest&)>;
-  struct Options {
-    Incarnation incarnation{1, 2};
-    std::uint64_t pool_bytes = 8U << 20U;
-    bool seal_pool = true;
-    bool refuse_registration = false;
-  };
+  using Options = FakeManagerOptions;
+  // Frames that an echoing Manager refuses, and those that it never answers.
+  static constexpr std::uint32_t kRefusedKind = 77;
+  static constexpr std::uint32_t kIgnoredKind = 78;
 
-  FakeManager(const std::string& socket_path, const Options& options);
-  explicit FakeManager(const std::string& socket_path) : FakeManager(socket_path, Options()) {}
-  ~FakeManager() override { Stop(); }
+  explicit FakeManager(const Options& options = {});
+  ~FakeManager() override;
 
-  void Stop();
+  // What the bootstrap server will be started with; to be changed before Start.
+  channel::BootstrapOptions& bootstrap() { return bootstrap_; }
+  const std::string& socket_path() const { return bootstrap_.socket_path; }
+  Status Start() ORBITKV_EXCLUDES(mutex_);
+  void Stop() ORBITKV_EXCLUDES(mutex_);
+  // Ten seconds to connect, the defaults otherwise.
+  channel::ConnectOptions Client() const;
+  std::unique_ptr<channel::ClientSession> Connect() const;
+  // Started and not stopped.
+  channel::BootstrapServer& server() ORBITKV_EXCLUDES(mutex_);
+
   void SetScript(Script script) ORBITKV_EXCLUDES(mutex_);
   // While held, no request is looked at, as if the process were stopped.
   void Hold(bool hold);
-  // Waits until `what` was seen this often: a command's name, "register", "unregister", "drained", "hangup",
-  // "end ok", "end mismatch", "end failed", "release lease", "release grant".
+  // Waits until `what` was seen this often: "opened", "hangup", "death"; unless it only echoes, a command's name,
+  // "register", "unregister", "drained", "end ok", "end mismatch", "end failed", "release lease", "release grant".
   bool Seen(const std::string& what, std::size_t count = 1) ORBITKV_EXCLUDES(mutex_);
   std::size_t CountOf(const std::string& what) ORBITKV_EXCLUDES(mutex_);
   std::vector<std::uint64_t> drained_tokens() ORBITKV_EXCLUDES(mutex_);
@@ -75,6 +96,8 @@ class FakeManager : public channel::BootstrapEvents {
   };
 
   void Note(const std::string& what) ORBITKV_EXCLUDES(mutex_);
+  void ReplyTo(std::uint32_t kind, std::span<const std::byte> payload, std::string& reply, bool& refused)
+      ORBITKV_EXCLUDES(mutex_);
   void Dispatch() ORBITKV_EXCLUDES(mutex_);
   void Execute(channel::ServerSession& session, const channel::ReceivedRequest& request) ORBITKV_EXCLUDES(mutex_);
   void Query(channel::ServerSession& session, const channel::ReceivedRequest& request) ORBITKV_EXCLUDES(mutex_);
@@ -86,6 +109,8 @@ class FakeManager : public channel::BootstrapEvents {
   void Release(channel::ServerSession& session, const channel::ReceivedRequest& request) ORBITKV_EXCLUDES(mutex_);
 
   const Options options_;
+  std::string own_directory_;
+  channel::BootstrapOptions bootstrap_;
   os::UniqueFd pool_fd_;
   os::Mapping mapping_;
   std::unique_ptr<channel::DispatcherWaiter> waiter_;
@@ -109,4 +134,4 @@ class FakeManager : public channel::BootstrapEvents {
   os::Thread dispatcher_;
 };
 
-}  // namespace orbitkv::client
+}  // namespace orbitkv::testing

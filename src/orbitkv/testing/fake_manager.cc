@@ -1,13 +1,15 @@
-#include "orbitkv/client/fake_manager.h"
+#include "orbitkv/testing/fake_manager.h"
 
 #include <algorithm>
+#include <cstdlib>
+#include <filesystem>
 #include <utility>
 
 #include "orbitkv/os/clock.h"
 #include "orbitkv/os/memfd.h"
 #include "orbitkv/wire/lifecycle.pb.h"
 
-namespace orbitkv::client {
+namespace orbitkv::testing {
 namespace {
 
 using channel::ReceivedRequest;
@@ -22,25 +24,37 @@ std::span<const std::byte> AsBytes(const std::vector<T>& values) {
 
 }  // namespace
 
-FakeManager::FakeManager(const std::string& socket_path, const Options& options) : options_(options) {
+FakeManager::FakeManager(const Options& options) : options_(options) {
   pool_fd_ = os::CreateMemfd("orbitkv-test-pool", options.pool_bytes).value();
   if (options.seal_pool) ORBITKV_CHECK(os::SealSize(pool_fd_.get()).has_value());
   ORBITKV_CHECK(os::Reserve(pool_fd_.get(), 0, options.pool_bytes).has_value());
   mapping_ = os::Mapping::Map(pool_fd_.get(), options.pool_bytes, os::Access::kReadWrite).value();
   waiter_ = channel::DispatcherWaiter::Create({.incarnation = options.incarnation, .spin_ns = 0}).value();
-  channel::BootstrapOptions bootstrap;
-  bootstrap.socket_path = socket_path;
-  bootstrap.incarnation = options.incarnation;
-  bootstrap.manager_page_fd = waiter_->page_fd();
-  bootstrap.pool_fds = {pool_fd_.get()};
-  bootstrap.pool_bytes = options.pool_bytes;
-  auto server = channel::BootstrapServer::Start(bootstrap, this).value();
+  bootstrap_.socket_path = options.socket_path;
+  if (options.socket_path.empty()) {
+    own_directory_ = (std::filesystem::temp_directory_path() / "orbitkv-fake-XXXXXX").string();
+    ORBITKV_CHECK(::mkdtemp(own_directory_.data()) != nullptr);
+    bootstrap_.socket_path = own_directory_ + "/manager.sock";
+  }
+  bootstrap_.incarnation = options.incarnation;
+  bootstrap_.manager_page_fd = waiter_->page_fd();
+  bootstrap_.pool_fds = {pool_fd_.get()};
+  bootstrap_.pool_bytes = options.pool_bytes;
+}
+
+FakeManager::~FakeManager() {
+  Stop();
+  if (!own_directory_.empty()) std::filesystem::remove_all(own_directory_);
+}
+
+Status FakeManager::Start() {
+  ORBITKV_ASSIGN_OR_RETURN(auto server, channel::BootstrapServer::Start(bootstrap_, this));
   {
     const MutexLock lock(mutex_);
     server_ = std::move(server);
     changed_.NotifyAll();
   }
-  ORBITKV_CHECK(dispatcher_.Start("dispatcher", [this] { Dispatch(); }).has_value());
+  return dispatcher_.Start("dispatcher", [this] { Dispatch(); });
 }
 
 void FakeManager::Stop() {
@@ -49,10 +63,25 @@ void FakeManager::Stop() {
     const MutexLock lock(mutex_);
     server = server_.get();
   }
-  server->Stop();
+  if (server != nullptr) server->Stop();
   stopping_ = true;
   waiter_->Notify();
   dispatcher_.Join();
+}
+
+channel::ConnectOptions FakeManager::Client() const {
+  return {.socket_path = socket_path(), .name = "test", .deadline_ns = os::DeadlineAfter(10'000'000'000U)};
+}
+
+std::unique_ptr<channel::ClientSession> FakeManager::Connect() const {
+  return channel::ClientSession::Connect(Client()).value();
+}
+
+channel::BootstrapServer& FakeManager::server() {
+  // A client that was waiting for the socket may be here before Start has returned.
+  const MutexLock lock(mutex_);
+  while (server_ == nullptr) changed_.Wait(mutex_);
+  return *server_;
 }
 
 void FakeManager::SetScript(Script script) {
@@ -122,8 +151,17 @@ void FakeManager::OnOpened(std::unique_ptr<ServerSession> session) {
 
 void FakeManager::OnFrame(SessionId session, std::uint64_t frame_id, std::uint32_t kind,
                           std::vector<std::byte> payload) {
+  if (options_.echo) {
+    if (kind != kIgnoredKind) server().Reply(session, frame_id, payload, kind == kRefusedKind);
+    return;
+  }
   std::string reply;
   bool refused = false;
+  ReplyTo(kind, payload, reply, refused);
+  server().Reply(session, frame_id, std::as_bytes(std::span(reply)), refused);
+}
+
+void FakeManager::ReplyTo(std::uint32_t kind, std::span<const std::byte> payload, std::string& reply, bool& refused) {
   if (kind == wire::FRAME_REGISTER) {
     wire::RegisterReply registered;
     registered.set_instance_id(1);
@@ -148,14 +186,6 @@ void FakeManager::OnFrame(SessionId session, std::uint64_t frame_id, std::uint32
   } else if (kind == wire::FRAME_UNREGISTER) {
     Note("unregister");
   }
-  channel::BootstrapServer* server = nullptr;
-  {
-    // A client that was waiting for the socket may be here before Start has returned.
-    const MutexLock lock(mutex_);
-    while (server_ == nullptr) changed_.Wait(mutex_);
-    server = server_.get();
-  }
-  server->Reply(session, frame_id, std::as_bytes(std::span(reply)), refused);
 }
 
 void FakeManager::OnHangup(SessionId) { Note("hangup"); }
@@ -191,8 +221,13 @@ void FakeManager::Execute(ServerSession& session, const ReceivedRequest& request
     const MutexLock lock(mutex_);
     script = script_;
   }
+  const bool answered = script && script(session, request);
+  if (options_.echo) {
+    if (!answered) session.Answer(request.handle, AnswerStatus::kOk, request.scalar0, request.scalar1, request.args);
+    return;
+  }
   const std::string name = wire::CommandName(request.command);
-  if (!script || !script(session, request)) {
+  if (!answered) {
     switch (request.command) {
       case Command::kPing: session.Answer(request.handle, AnswerStatus::kOk, request.scalar0); break;
       case Command::kQuerySubmit: Query(session, request); break;
@@ -338,4 +373,4 @@ void FakeManager::Release(ServerSession& session, const ReceivedRequest& request
   session.Answer(request.handle, AnswerStatus::kOk);
 }
 
-}  // namespace orbitkv::client
+}  // namespace orbitkv::testing
