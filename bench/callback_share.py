@@ -65,7 +65,7 @@ def inside(model: str, socket: str) -> None:
 def rows(model: Path) -> list[dict[str, Any]]:
     """Rows for out/bench.json."""
     with tempfile.TemporaryDirectory(prefix="orbitkv-bench-") as folder:
-        manager = Manager(Path(folder) / "run" / "manager.sock", "1GiB", Path(folder) / "manager.log")
+        manager = Manager(Path(folder) / "run" / "manager.sock", "1GiB", Path(folder) / "manager.log").start()
         env = dict(os.environ)
         here = Path(__file__).resolve().parent
         env.update(

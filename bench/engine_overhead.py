@@ -38,7 +38,7 @@ def bootstrap_interval(differences: list[float]) -> tuple[float, float]:
 def measure(model: Path, pairs: int, scratch: Path) -> dict[str, Any]:
     """Total request times in ms for `pairs` rounds, as paired differences in percent of the first engine's time."""
     socket = scratch / "run" / "manager.sock"
-    manager = Manager(socket, "1GiB", scratch / "manager.log")
+    manager = Manager(socket, "1GiB", scratch / "manager.log").start()
     servers: dict[str, VllmServer] = {}
     try:
         for name in ("off", "off_again", "on"):

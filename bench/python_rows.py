@@ -110,10 +110,10 @@ class Subject:
 def rows() -> list[dict[str, Any]]:
     """Rows for out/bench.json."""
     with tempfile.TemporaryDirectory(prefix="orbitkv-bench-") as folder:
-        manager = Manager(Path(folder) / "run" / "manager.sock", "256MiB", Path(folder) / "manager.log")
+        manager = Manager(Path(folder) / "run" / "manager.sock", "256MiB", Path(folder) / "manager.log").start()
         affinity = os.sched_getaffinity(0)
         try:
-            for task in Path(f"/proc/{manager.process.pid}/task").iterdir():
+            for task in Path(f"/proc/{manager.pid}/task").iterdir():
                 os.sched_setaffinity(int(task.name), {max(affinity)})
             pages = np.random.default_rng(5).integers(0, 255, (BLOCKS, BLOCK_BYTES), dtype=np.uint8)
             client = start_client(manager.socket, pages)

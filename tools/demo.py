@@ -99,7 +99,7 @@ class Demo:
         self.server: VllmServer | None = None
 
     def start_manager(self) -> Manager:
-        self.manager = Manager(self.socket, self.pool, self.scratch / "manager.log")
+        self.manager = Manager(self.socket, self.pool, self.scratch / "manager.log").start()
         return self.manager
 
     def start_engine(self) -> VllmServer:

@@ -5,9 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import select
-import shutil
-import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -20,58 +17,9 @@ import pytest
 
 import orbitkv
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
 
-def program(name: str) -> str:
-    beside = Path(sys.executable).parent / name
-    found = str(beside) if beside.exists() else shutil.which(name)
-    assert found is not None, f"{name} is not installed; run ./dev build"
-    return found
-
-
-class Manager:
-    """One Manager process on a socket; `start` after `kill` gives the next life on the same socket."""
-
-    def __init__(self, socket: Path, pool: str = "64MiB") -> None:
-        self.socket = socket
-        self.pool = pool
-        self.process: subprocess.Popen[str] | None = None
-        self.start()
-
-    def start(self) -> None:
-        command = [program("orbitkv-manager"), "--socket", str(self.socket), "--pool-bytes", self.pool]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        assert self.process.stdout is not None
-        ready, _, _ = select.select([self.process.stdout], [], [], 60)
-        assert ready, "the Manager printed nothing"
-        line = self.process.stdout.readline()
-        assert line.startswith("orbitkv-manager ready"), line
-
-    def send(self, signum: int) -> None:
-        assert self.process is not None
-        self.process.send_signal(signum)
-
-    def stop(self) -> None:
-        """SIGSTOP, and returns when the process has stopped."""
-        assert self.process is not None
-        self.send(signal.SIGSTOP)
-        _, status = os.waitpid(self.process.pid, os.WUNTRACED)
-        assert os.WIFSTOPPED(status)
-
-    def kill(self) -> None:
-        assert self.process is not None
-        self.process.kill()
-        self.process.wait(30)
-
-    def samples(self) -> dict[str, float]:
-        return orbitkv.status(str(self.socket), 10.0)["samples"]
-
-    def close(self) -> None:
-        assert self.process is not None
-        if self.process.poll() is None:
-            self.send(signal.SIGCONT)
-            self.kill()
-        if self.process.stdout is not None:
-            self.process.stdout.close()
+from harness.manager import Manager
 
 
 class Engine:
@@ -150,7 +98,7 @@ def folder() -> Iterator[Path]:
 
 @pytest.fixture
 def manager(folder: Path) -> Iterator[Manager]:
-    started = Manager(folder / "manager.sock")
+    started = Manager(folder / "manager.sock").start()
     yield started
     started.close()
 

@@ -15,8 +15,7 @@ import orbitkv
 
 def pool_of(manager: Manager) -> Path:
     """The Manager's pool, as the kernel shows its descriptor: for damaging a stored byte."""
-    assert manager.process is not None
-    for fd in Path(f"/proc/{manager.process.pid}/fd").iterdir():
+    for fd in Path(f"/proc/{manager.pid}/fd").iterdir():
         if "orbitkv" in str(fd.readlink()) and fd.stat().st_size == 64 << 20:
             return fd
     raise AssertionError("no pool among the Manager's descriptors")
@@ -124,7 +123,7 @@ def test_a_restarted_manager_is_picked_up_again(manager: Manager, engine: Engine
 
 def test_a_stopped_manager_costs_no_call_more_than_its_wait(manager: Manager, engine: Engine) -> None:
     assert engine.publish(hashes(2), [0, 1]).ok
-    manager.stop()
+    manager.suspend()
     asked = 0
     answer = None
     began = time.monotonic()
@@ -138,7 +137,7 @@ def test_a_stopped_manager_costs_no_call_more_than_its_wait(manager: Manager, en
     assert engine.client.begin_restore(1, 1) == 0
     job = engine.client.publish(hashes(2, "new"), [0, 1])
     assert job is not None and engine.client.wait_sources_free([job], 5.0)
-    manager.send(signal.SIGCONT)
+    manager.signal(signal.SIGCONT)
     assert eventually(lambda: engine.client.state == "up")
     assert eventually(lambda: manager.samples().get("orbitkv_leases", 0) == 0)
     assert engine.restore(hashes(2), [4, 5]).ok
@@ -177,8 +176,7 @@ def test_close_saves_what_is_queued(
 
 
 def test_status_names_the_manager(manager: Manager, engine: Engine) -> None:
-    assert manager.process is not None
     status = orbitkv.status(str(manager.socket))
-    assert status["pid"] == manager.process.pid
+    assert status["pid"] == manager.pid
     assert status["incarnation"] == engine.client.incarnation
     assert status["samples"]["orbitkv_sessions"] >= 1

@@ -50,11 +50,11 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def manager(folder):
-    from engine import Manager
+    from harness.manager import Manager
 
-    started = Manager(folder / "run").start()
+    started = Manager(folder / "run" / "manager.sock", "256MiB").start()
     yield started
-    started.stop()
+    started.close()
 
 
 @pytest.fixture(scope="module")

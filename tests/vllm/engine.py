@@ -1,11 +1,9 @@
-"""Starts engines and Managers as processes of their own and talks to them. Everything started here is ended here."""
+"""Starts engines as processes of their own and talks to them. Everything started here is ended here."""
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -29,61 +27,6 @@ ENVIRONMENT = {
 def tokens(count, seed):
     """A prompt that looks like no other one."""
     return [(i * i * 7 + i * seed * 13 + seed * 29) % 500 + 3 for i in range(count)]
-
-
-def program(name):
-    """The installed program, or the one of a build tree named by TEST_PROGRAMS."""
-    folder = os.environ.get("TEST_PROGRAMS")
-    found = shutil.which(name, path=folder) if folder else None
-    found = found or shutil.which(name, path=str(Path(sys.executable).parent)) or shutil.which(name)
-    if found is None:
-        raise FileNotFoundError(f"{name} is not installed: run ./dev build, or set TEST_PROGRAMS to its folder")
-    return found
-
-
-class Manager:
-    def __init__(self, folder, pool="256MiB"):
-        self.folder = Path(folder)
-        self.socket = self.folder / "manager.sock"
-        self.pool = pool
-        self.process = None
-
-    def start(self):
-        self.folder.mkdir(mode=0o700, exist_ok=True)
-        with (self.folder / "manager.log").open("ab") as log:
-            self.process = subprocess.Popen(
-                [program("orbitkv-manager"), "--socket", str(self.socket), "--pool-bytes", self.pool],
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-            )
-        line = self.process.stdout.readline()
-        if "ready" not in line:
-            raise RuntimeError(f"orbitkv-manager did not start: {(self.folder / 'manager.log').read_text()[-2000:]}")
-        return self
-
-    def signal(self, number):
-        self.process.send_signal(number)
-
-    def kill(self):
-        self.process.kill()
-        self.process.wait(30)
-
-    def stop(self):
-        if self.process is not None and self.process.poll() is None:
-            self.process.send_signal(signal.SIGCONT)
-            self.process.terminate()
-            try:
-                self.process.wait(20)
-            except subprocess.TimeoutExpired:
-                self.kill()
-        if self.process is not None and self.process.stdout is not None:
-            self.process.stdout.close()
-
-    def status(self):
-        import orbitkv
-
-        return orbitkv.status(str(self.socket))
 
 
 class EngineError(RuntimeError):

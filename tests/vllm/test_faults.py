@@ -3,8 +3,9 @@
 import signal
 
 import pytest
-from engine import Manager, same, tokens
+from engine import same, tokens
 
+from harness.manager import Manager
 from harness.processes import wait_until
 
 SLACK_S = 0.1
@@ -14,9 +15,9 @@ ROUNDS = 6
 
 @pytest.fixture(scope="module")
 def late_manager(folder):
-    manager = Manager(folder / "late")
+    manager = Manager(folder / "late" / "manager.sock", "256MiB")
     yield manager
-    manager.stop()
+    manager.close()
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +89,7 @@ def test_absent_killed_stopped_and_back(engine, plain, late_manager):
         assert up(engine)
         engine.settle()
         assert engine.reset()
-        late_manager.signal(signal.SIGSTOP)
+        late_manager.suspend()
 
     def go_on():
         late_manager.signal(signal.SIGCONT)

@@ -26,7 +26,7 @@ def one_by_one(engine, prompts):
 
 
 def resident_blocks(manager):
-    return manager.status()["samples"]["orbitkv_blocks_resident"]
+    return manager.samples()["orbitkv_blocks_resident"]
 
 
 def restored_after_restart(start_engine, manager, options, prompts, blocks, **settings):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
+import os
 import shutil
-import subprocess
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -15,51 +15,94 @@ from .processes import Process, ProcessError
 
 
 def binary(name: str) -> str:
-    """Path of an installed OrbitKV program: beside this interpreter first, then on PATH."""
-    beside = Path(sys.executable).parent / name
-    found = str(beside) if beside.exists() else shutil.which(name)
+    """Path of an OrbitKV program: in the folder TEST_PROGRAMS, else beside this interpreter, else on PATH."""
+    folder = os.environ.get("TEST_PROGRAMS")
+    found = shutil.which(name, path=folder) if folder else None
+    found = found or shutil.which(name, path=str(Path(sys.executable).parent)) or shutil.which(name)
     if found is None:
-        raise ProcessError(f"{name} is not installed in this environment; run ./dev build")
+        raise ProcessError(f"{name} is not installed: run ./dev build, or set TEST_PROGRAMS to the folder of a build")
     return found
 
 
 class Manager:
-    """Starts a Manager on `socket` and waits for its ready line. `ready_at` is time.monotonic() of that moment."""
+    """A Manager on `socket`; `start` after its end gives the next life on the same socket.
 
-    def __init__(self, socket: Path, pool: str, log_path: Path, extra: Sequence[str] = ()) -> None:
+    `ready_at` is time.monotonic() of the moment at which the last life was ready. What it says goes to `log_path`.
+    """
+
+    def __init__(
+        self, socket: Path, pool: str = "64MiB", log_path: Path | None = None, extra: Sequence[str] = ()
+    ) -> None:
         self.socket = socket
-        socket.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        before = log_path.stat().st_size if log_path.exists() else 0
-        command = [binary("orbitkv-manager"), "--socket", str(socket), "--pool-bytes", pool, *extra]
-        self.process = Process(command, log_path)
+        self.log_path = log_path if log_path is not None else socket.with_suffix(".log")
+        self._arguments = ["--socket", str(socket), "--pool-bytes", pool, *extra]
+        self._process: Process | None = None
+        self.ready_at = 0.0
+
+    @property
+    def process(self) -> Process:
+        if self._process is None:
+            raise ProcessError("this Manager was never started")
+        return self._process
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def start(self) -> Manager:
+        """Until the ready line; raises ProcessError with the end of the log when there is none."""
+        self.socket.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        before = self.log_path.stat().st_size if self.log_path.exists() else 0
+        process = Process([binary("orbitkv-manager"), *self._arguments], self.log_path)
 
         def ready() -> bool:
-            with log_path.open("rb") as log:
+            with self.log_path.open("rb") as log:
                 log.seek(before)
                 return b"orbitkv-manager ready" in log.read()
 
         try:
-            self.process.wait_ready(ready, 60)
+            process.wait_ready(ready, 60)
         except ProcessError:
-            self.process.kill()
+            process.kill()
             raise
+        self._process = process
         self.ready_at = time.monotonic()
+        return self
 
     def status(self) -> dict[str, Any]:
         """The health frame: version, pid, incarnation, uptime and all samples."""
-        command = [binary("orbitkv"), "status", "--socket", str(self.socket), "--json"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
-        if done.returncode != 0:
-            raise ProcessError(f"orbitkv status failed: {done.stderr.strip()}")
-        result: dict[str, Any] = json.loads(done.stdout)
-        return result
+        import orbitkv
+
+        return orbitkv.status(str(self.socket), 20.0)
+
+    def samples(self) -> dict[str, float]:
+        """The figures of the health frame; those with labels as name{label="value"}."""
+        samples: dict[str, float] = self.status()["samples"]
+        return samples
 
     def sample(self, name: str) -> float:
         """Sum over labels of one sample of the health frame; 0.0 when there is none of that name."""
-        return float(sum(item["value"] for item in self.status()["samples"] if item["name"] == name))
+        return float(sum(value for key, value in self.samples().items() if key.partition("{")[0] == name))
+
+    def signal(self, number: int) -> None:
+        self.process.signal(number)
+
+    def suspend(self) -> None:
+        """SIGSTOP; returns when the process has stopped."""
+        self.signal(signal.SIGSTOP)
+        _, status = os.waitpid(self.pid, os.WUNTRACED)
+        if not os.WIFSTOPPED(status):
+            raise ProcessError(f"the Manager ended instead of stopping:\n{self.process.log_tail()}")
 
     def kill(self) -> None:
         self.process.kill()
 
     def terminate(self) -> int:
+        """SIGTERM, after SIGCONT for one that is suspended; the exit status."""
+        self.signal(signal.SIGCONT)
         return self.process.terminate()
+
+    def close(self) -> None:
+        """Whatever its state, it has ended after this."""
+        if self._process is not None and self._process.running():
+            self.terminate()
