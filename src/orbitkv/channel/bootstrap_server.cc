@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <deque>
 #include <fmt/format.h>
 #include <map>
@@ -10,7 +11,7 @@
 
 #include "orbitkv/base/log.h"
 #include "orbitkv/base/mutex.h"
-#include "orbitkv/channel/handshake.h"
+#include "orbitkv/channel/socket_lock.h"
 #include "orbitkv/os/clock.h"
 #include "orbitkv/os/epoll.h"
 #include "orbitkv/os/eventfd.h"
@@ -25,49 +26,14 @@ namespace {
 
 constexpr const char* kLog = "bootstrap";
 constexpr std::size_t kMaxUnansweredFrames = 16;
-constexpr std::size_t kSpareConnections = 64;  // beyond sessions: handshakes, probes, refusals
 constexpr int kReadsPerTurn = 16;
-constexpr std::uint64_t kProbeNs = 1'000'000'000U;
-constexpr std::uint64_t kLockPollNs = 50'000'000U;
+constexpr int kAcceptsPerTurn = 16;
+// Nobody greets with more; what a peer sends before it is known costs no more memory than this.
+constexpr std::size_t kMaxGreetingBytes = 4096;
+constexpr std::uint64_t kAcceptPauseNs = 100'000'000U;
+constexpr auto kComplaintInterval = std::chrono::milliseconds(200);
 constexpr std::uint64_t kListenerTag = 0;
 constexpr std::uint64_t kWakeTag = 1;
-
-std::string ParentOf(const std::string& path) {
-  const auto slash = path.rfind('/');
-  if (slash == std::string::npos) return ".";
-  return slash == 0 ? "/" : path.substr(0, slash);
-}
-
-Status CheckDirectory(const std::string& directory) {
-  ORBITKV_TRY(os::EnsureDirectory(directory, 0700));
-  ORBITKV_ASSIGN_OR_RETURN(const os::DirectoryFacts facts, os::DirectoryFactsOf(directory));
-  if (facts.uid != os::OwnUid() && facts.uid != 0) {
-    return Fail(Code::kRefused, "the socket's directory belongs to another user; choose another path", facts.uid);
-  }
-  if ((facts.mode & 022U) != 0 && (facts.mode & 01000U) == 0) {
-    log::Warning(kLog, "others may replace the socket directory={} mode={:o}; use a directory of mode 0700", directory,
-                 facts.mode);
-  }
-  return {};
-}
-
-// A killed Manager keeps its lock while its memory is torn down, so a held lock is waited for, unless someone answers.
-Result<os::FileLock> AcquireLock(const BootstrapOptions& options) {
-  const std::uint64_t deadline = os::DeadlineAfter(options.lock_wait_ns);
-  for (;;) {
-    ORBITKV_ASSIGN_OR_RETURN(auto lock, os::FileLock::TryAcquire(options.socket_path + ".lock"));
-    if (lock) return std::move(*lock);
-    const auto pid = ProbeManager(options.socket_path, std::min(os::DeadlineAfter(kProbeNs), deadline));
-    if (pid) {
-      return Fail(Code::kRefused, "another Manager serves this socket; stop it or choose another path",
-                  static_cast<std::uint64_t>(*pid));
-    }
-    if (os::MonotonicNs() >= deadline) {
-      return Fail(Code::kTimedOut, "the socket's lock is held by a process that does not answer");
-    }
-    os::WaitReadable(-1, std::min(os::DeadlineAfter(kLockPollNs), deadline));
-  }
-}
 
 struct Connection {
   os::UniqueFd socket;
@@ -77,11 +43,17 @@ struct Connection {
   std::vector<std::byte> out;
   std::size_t out_sent = 0;
   std::vector<os::UniqueFd> out_fds;  // with the first byte that is sent
-  std::uint64_t deadline_ns = os::kNoDeadline;
+  std::size_t greeting_bytes = 0;
+  std::uint64_t read_deadline_ns = os::kNoDeadline;   // for its greeting, then for the rest of a frame
+  std::uint64_t write_deadline_ns = os::kNoDeadline;  // for it to read what is stuck
   bool close_when_sent = false;
+  bool admin = false;
   SessionId session;
   os::UniqueFd pidfd;
   std::map<std::uint64_t, std::uint32_t> unanswered;  // frame id -> kind
+
+  bool half_open() const { return session.is_none(); }
+  std::uint64_t deadline_ns() const { return std::min(read_deadline_ns, write_deadline_ns); }
 };
 
 struct Order {
@@ -108,21 +80,29 @@ class BootstrapServer::Impl {
 
   void Run();
   std::uint64_t NextDeadline() const;
-  void AcceptAll();
+  void Accept();
+  void PauseAccepting(const Error& error);
+  void MakeRoomForOne();
   void Obey() ORBITKV_EXCLUDES(mutex_);
   void OnSocket(std::uint64_t id, std::uint32_t events);
   void OnPidfd(std::uint64_t id);
   void Expire();
   Status Read(std::uint64_t id, Connection& connection);
+  Status ReadFrames(std::uint64_t id, Connection& connection, bool& whole);
   Status OnMessage(std::uint64_t id, Connection& connection, wire::BootstrapMessage message);
   Status OnHello(std::uint64_t id, Connection& connection, const wire::Hello& hello);
+  wire::Refusal Refuse(Code code, std::string text) const;
   std::optional<wire::Refusal> Judge(const Connection& connection, const wire::Hello& hello) const;
-  Status Open(std::uint64_t id, Connection& connection, const wire::Hello& hello);
+  std::optional<wire::Refusal> JudgeCount(const wire::Hello& hello) const;
+  Result<std::unique_ptr<ServerSession>> MakeSession(std::uint64_t id, Connection& connection,
+                                                     const wire::Hello& hello);
+  Status Open(std::uint64_t id, Connection& connection, std::unique_ptr<ServerSession> server);
   Status OnLifecycle(Connection& connection, wire::Lifecycle frame);
   Status Send(std::uint64_t id, Connection& connection, const wire::BootstrapMessage& message);
   Status Flush(std::uint64_t id, Connection& connection);
   void Drop(std::uint64_t id);
   void Forget(std::uint64_t id);
+  void Complain(log::RateLimit& limit, const Connection& connection, std::string_view what);
 
   const BootstrapOptions options_;
   BootstrapEvents* const events_;
@@ -141,6 +121,9 @@ class BootstrapServer::Impl {
   std::map<SessionId, std::uint64_t> by_session_;
   std::uint64_t next_connection_ = 1;
   std::uint64_t next_session_ = 1;
+  std::uint64_t accept_again_ns_ = os::kNoDeadline;  // while the listener is left alone
+  log::RateLimit closings_{kComplaintInterval};
+  log::RateLimit refusals_{kComplaintInterval};
   bool stop_seen_ = false;
   std::vector<std::byte> buffer_ = std::vector<std::byte>(64U << 10U);
 
@@ -149,8 +132,7 @@ class BootstrapServer::Impl {
 
 Status BootstrapServer::Impl::Start() {
   ORBITKV_TRY(options_.geometry.Validate());
-  ORBITKV_TRY(CheckDirectory(ParentOf(options_.socket_path)));
-  ORBITKV_ASSIGN_OR_RETURN(lock_, AcquireLock(options_));
+  ORBITKV_ASSIGN_OR_RETURN(lock_, LockSocket(options_.socket_path, options_.lock_wait_ns));
   ORBITKV_ASSIGN_OR_RETURN(wake_, os::EventFd::Create());
   ORBITKV_ASSIGN_OR_RETURN(epoll_, os::Epoll::Create());
   ORBITKV_ASSIGN_OR_RETURN(listener_, os::ListenUnix(options_.socket_path));
@@ -192,7 +174,7 @@ void BootstrapServer::Impl::Run() {
     for (const auto& event : std::span(events).first(*ready)) {
       const std::uint64_t id = event.tag / 2;
       if (event.tag == kListenerTag) {
-        AcceptAll();
+        Accept();
       } else if (event.tag == kWakeTag) {
         Obey();
       } else if (event.tag % 2 == 0) {
@@ -209,28 +191,58 @@ void BootstrapServer::Impl::Run() {
 }
 
 std::uint64_t BootstrapServer::Impl::NextDeadline() const {
-  std::uint64_t deadline = os::kNoDeadline;
-  for (const auto& [id, connection] : connections_) deadline = std::min(deadline, connection.deadline_ns);
+  std::uint64_t deadline = accept_again_ns_;
+  for (const auto& [id, connection] : connections_) deadline = std::min(deadline, connection.deadline_ns());
   return deadline;
 }
 
-void BootstrapServer::Impl::AcceptAll() {
-  for (;;) {
+// A few at a time, so that who has greeted already is answered before the next ones are let in.
+void BootstrapServer::Impl::Accept() {
+  for (int turn = 0; turn < kAcceptsPerTurn; ++turn) {
     auto accepted = os::AcceptUnix(listener_.get());
-    if (!accepted) {
-      log::Warning(kLog, "cannot accept a client: {}", ToString(accepted.error()));
-      return;
-    }
+    if (!accepted) return PauseAccepting(accepted.error());
     if (!*accepted) return;
     const auto peer = os::PeerOf((*accepted)->get());
-    if (!peer || connections_.size() >= options_.max_sessions + kSpareConnections) continue;
+    if (!peer) continue;
+    MakeRoomForOne();
     const std::uint64_t id = next_connection_++;
     Connection& connection = connections_[id];
     connection.socket = std::move(**accepted);
     connection.peer = *peer;
-    connection.deadline_ns = os::DeadlineAfter(options_.handshake_ns);
+    connection.read_deadline_ns = os::DeadlineAfter(options_.handshake_ns);
     if (!epoll_.Add(connection.socket.get(), EPOLLIN, id * 2)) connections_.erase(id);
   }
+}
+
+// Out of descriptors or memory: who waits in the backlog stays ready, so asking again at once would only spin.
+void BootstrapServer::Impl::PauseAccepting(const Error& error) {
+  if (refusals_.Allow(std::chrono::steady_clock::now())) {
+    log::Warning(kLog, "cannot accept a client: {}; raise the Manager's limit of open files", ToString(error));
+  }
+  epoll_.Remove(listener_.get());
+  accept_again_ns_ = os::DeadlineAfter(kAcceptPauseNs);
+}
+
+// A process that opens connections and does not greet pays for itself: of the half-open ones, the oldest of the process
+// that has the most of them goes.
+void BootstrapServer::Impl::MakeRoomForOne() {
+  std::map<std::int32_t, std::size_t> count_of;
+  std::size_t count = 0;
+  for (const auto& [id, connection] : connections_) {
+    if (!connection.half_open()) continue;
+    ++count;
+    ++count_of[connection.peer.pid];
+  }
+  if (count < options_.max_half_open) return;
+  std::uint64_t victim = 0;
+  std::size_t most = 0;
+  for (const auto& [id, connection] : connections_) {
+    if (!connection.half_open() || count_of[connection.peer.pid] <= most) continue;
+    victim = id;
+    most = count_of[connection.peer.pid];
+  }
+  Complain(closings_, connections_.at(victim), "too many connections that have not greeted");
+  Drop(victim);
 }
 
 void BootstrapServer::Impl::Obey() {
@@ -270,16 +282,31 @@ void BootstrapServer::Impl::OnSocket(std::uint64_t id, std::uint32_t events) {
   if ((events & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0) status = Read(id, connection);
   if (status && (events & EPOLLOUT) != 0) status = Flush(id, connection);
   if (status) return;
-  if (status.error().code != Code::kUnavailable) {
-    log::Warning(kLog, "connection closed pid={} session={}: {}", connection.peer.pid, connection.session.value(),
-                 ToString(status.error()));
-  }
+  if (status.error().code != Code::kUnavailable) Complain(closings_, connection, ToString(status.error()));
   Drop(id);
 }
 
+void BootstrapServer::Impl::Complain(log::RateLimit& limit, const Connection& connection, std::string_view what) {
+  if (!limit.Allow(std::chrono::steady_clock::now())) return;
+  log::Warning(kLog, "connection closed pid={} uid={} session={}: {} not_told={}", connection.peer.pid,
+               connection.peer.uid, connection.session.value(), what, limit.suppressed());
+}
+
 Status BootstrapServer::Impl::Read(std::uint64_t id, Connection& connection) {
+  bool whole = false;
+  ORBITKV_TRY(ReadFrames(id, connection, whole));
+  if (connection.half_open()) return {};
+  const bool half = connection.reader.half_frame();
+  if (whole || !half) connection.read_deadline_ns = os::kNoDeadline;
+  if (half && connection.read_deadline_ns == os::kNoDeadline) {
+    connection.read_deadline_ns = os::DeadlineAfter(options_.frame_ns);
+  }
+  return {};
+}
+
+Status BootstrapServer::Impl::ReadFrames(std::uint64_t id, Connection& connection, bool& whole) {
   for (int turn = 0; turn < kReadsPerTurn; ++turn) {
-    const bool greeting = connection.session.is_none();
+    const bool greeting = connection.half_open();
     ORBITKV_ASSIGN_OR_RETURN(const auto got, os::ReceiveSome(connection.socket.get(), buffer_,
                                                              greeting ? &connection.received_fds : nullptr));
     if (!got) return {};
@@ -287,10 +314,15 @@ Status BootstrapServer::Impl::Read(std::uint64_t id, Connection& connection) {
     if (connection.received_fds.size() > os::kMaxPassedFds) {
       return Fail(Code::kInvalid, "the client passed too many descriptors");
     }
+    connection.greeting_bytes += greeting ? *got : 0;
+    if (connection.greeting_bytes > kMaxGreetingBytes) {
+      return Fail(Code::kInvalid, "a greeting of an impossible length", connection.greeting_bytes);
+    }
     connection.reader.Append(std::span(buffer_).first(*got));
     for (;;) {
       ORBITKV_ASSIGN_OR_RETURN(const auto frame, connection.reader.Next());
       if (!frame) break;
+      whole = true;
       ORBITKV_ASSIGN_OR_RETURN(auto message, wire::DecodeFrame(*frame));
       if (connection.close_when_sent) return Fail(Code::kUnavailable, "the client goes on after the end");
       ORBITKV_TRY(OnMessage(id, connection, std::move(message)));
@@ -311,50 +343,69 @@ Status BootstrapServer::Impl::OnMessage(std::uint64_t id, Connection& connection
 }
 
 Status BootstrapServer::Impl::OnHello(std::uint64_t id, Connection& connection, const wire::Hello& hello) {
-  if (const auto refusal = Judge(connection, hello)) {
-    log::Warning(kLog, "client refused name={} pid={} uid={}: {}", hello.name, connection.peer.pid, connection.peer.uid,
-                 refusal->text);
-    connection.close_when_sent = true;
-    return Send(id, connection, *refusal);
+  auto refusal = Judge(connection, hello);
+  if (!refusal) {
+    auto made = MakeSession(id, connection, hello);
+    if (made) return Open(id, connection, std::move(*made));
+    connection.out_fds.clear();
+    refusal = Refuse(Code::kExhausted, fmt::format("the Manager cannot make a session ({}); raise its limits of open "
+                                                   "files and memory or end other clients",
+                                                   ToString(made.error())));
   }
-  return Open(id, connection, hello);
+  if (refusals_.Allow(std::chrono::steady_clock::now())) {
+    log::Warning(kLog, "client refused name=\"{}\" pid={} uid={}: {} not_told={}", hello.name, connection.peer.pid,
+                 connection.peer.uid, refusal->text, refusals_.suppressed());
+  }
+  connection.close_when_sent = true;
+  return Send(id, connection, *refusal);
+}
+
+wire::Refusal BootstrapServer::Impl::Refuse(Code code, std::string text) const {
+  return {.code = code, .text = std::move(text), .abi_min = options_.abi_min, .abi_max = options_.abi_max};
 }
 
 std::optional<wire::Refusal> BootstrapServer::Impl::Judge(const Connection& connection,
                                                           const wire::Hello& hello) const {
-  const auto refuse = [this](Code code, std::string text) {
-    return wire::Refusal{
-        .code = code, .text = std::move(text), .abi_min = options_.abi_min, .abi_max = options_.abi_max};
-  };
   if (connection.peer.uid != os::OwnUid()) {
-    return refuse(Code::kRefused,
+    return Refuse(Code::kRefused,
                   fmt::format("this Manager serves uid {}, the client runs as uid {}; run both as one user",
                               os::OwnUid(), connection.peer.uid));
   }
   if (hello.abi_max < options_.abi_min || hello.abi_min > options_.abi_max) {
-    return refuse(Code::kUnsupported,
+    return Refuse(Code::kUnsupported,
                   fmt::format("no common ABI version: the Manager speaks {} to {}, the client {} to {}; install one "
                               "release of both",
                               options_.abi_min, options_.abi_max, hello.abi_min, hello.abi_max));
   }
-  if (session_count() >= options_.max_sessions) {
-    return refuse(Code::kBusy, fmt::format("all {} sessions are taken; raise max_sessions or end other clients",
-                                           options_.max_sessions));
-  }
+  if (auto full = JudgeCount(hello)) return full;
   if (connection.received_fds.size() != 1) {
-    return refuse(Code::kInvalid, "the greeting must carry the client's own pidfd and nothing else");
+    return Refuse(Code::kInvalid, "the greeting must carry the client's own pidfd and nothing else");
   }
   const auto pid = os::PidOf(connection.received_fds.front().get());
-  if (!pid) return refuse(Code::kInvalid, "the descriptor of the greeting is not a pidfd");
+  if (!pid) return Refuse(Code::kInvalid, "the descriptor of the greeting is not a pidfd");
   if (connection.peer.pid != 0 && *pid != 0 && *pid != connection.peer.pid) {
-    return refuse(Code::kRefused,
+    return Refuse(Code::kRefused,
                   fmt::format("the pidfd is of process {}, the connection of process {}", *pid, connection.peer.pid));
   }
   return std::nullopt;
 }
 
-Status BootstrapServer::Impl::Open(std::uint64_t id, Connection& connection, const wire::Hello& hello) {
-  ServerSessionOptions session{.session = SessionId(next_session_++),
+// Places for status tools are their own, so that full engines can still be looked at.
+std::optional<wire::Refusal> BootstrapServer::Impl::JudgeCount(const wire::Hello& hello) const {
+  const bool admin = hello.purpose == wire::Purpose::kAdmin;
+  const auto taken = static_cast<std::size_t>(std::ranges::count_if(
+      connections_, [admin](const auto& one) { return !one.second.half_open() && one.second.admin == admin; }));
+  const std::size_t limit = admin ? options_.max_admin_sessions : options_.max_sessions;
+  if (taken < limit) return std::nullopt;
+  if (admin) return Refuse(Code::kBusy, fmt::format("{} status tools are connected, which is the limit", limit));
+  return Refuse(Code::kBusy, fmt::format("all {} sessions are taken; start the Manager with a larger --max-sessions or "
+                                         "end other clients",
+                                         limit));
+}
+
+Result<std::unique_ptr<ServerSession>> BootstrapServer::Impl::MakeSession(std::uint64_t id, Connection& connection,
+                                                                          const wire::Hello& hello) {
+  ServerSessionOptions session{.session = SessionId(next_session_),
                                .client_token = 0,
                                .abi = std::min(hello.abi_max, options_.abi_max),
                                .purpose = hello.purpose,
@@ -370,23 +421,29 @@ Status BootstrapServer::Impl::Open(std::uint64_t id, Connection& connection, con
     ORBITKV_ASSIGN_OR_RETURN(os::UniqueFd copy, os::Duplicate(fd));
     connection.out_fds.push_back(std::move(copy));
   }
+  ORBITKV_TRY(epoll_.Add(connection.received_fds.front().get(), EPOLLIN, id * 2 + 1));
+  ++next_session_;
+  return server;
+}
+
+Status BootstrapServer::Impl::Open(std::uint64_t id, Connection& connection, std::unique_ptr<ServerSession> server) {
+  const wire::Welcome welcome{.abi = server->abi(),
+                              .incarnation = options_.incarnation,
+                              .session = server->id(),
+                              .client_token = server->token(),
+                              .geometry = options_.geometry,
+                              .pool_bytes = options_.pool_bytes,
+                              .pool_named = options_.pool_named,
+                              .manager_pid = os::OwnPid()};
   connection.pidfd = std::move(connection.received_fds.front());
   connection.received_fds.clear();
-  ORBITKV_TRY(epoll_.Add(connection.pidfd.get(), EPOLLIN, id * 2 + 1));
-  connection.session = session.session;
-  connection.deadline_ns = os::kNoDeadline;
-  by_session_[session.session] = id;
+  connection.session = server->id();
+  connection.admin = server->purpose() == wire::Purpose::kAdmin;
+  connection.read_deadline_ns = os::kNoDeadline;
+  by_session_[connection.session] = id;
   session_count_.fetch_add(1, std::memory_order_relaxed);
   events_->OnOpened(std::move(server));
-  return Send(id, connection,
-              wire::Welcome{.abi = session.abi,
-                            .incarnation = options_.incarnation,
-                            .session = session.session,
-                            .client_token = session.client_token,
-                            .geometry = options_.geometry,
-                            .pool_bytes = options_.pool_bytes,
-                            .pool_named = options_.pool_named,
-                            .manager_pid = os::OwnPid()});
+  return Send(id, connection, welcome);
 }
 
 Status BootstrapServer::Impl::OnLifecycle(Connection& connection, wire::Lifecycle frame) {
@@ -416,7 +473,9 @@ Status BootstrapServer::Impl::Flush(std::uint64_t id, Connection& connection) {
         os::SendSome(connection.socket.get(), std::span(connection.out).subspan(connection.out_sent), fds));
     if (sent == 0) {
       // It must read within the time of a handshake; what is stuck before it waits for nobody else.
-      if (connection.deadline_ns == os::kNoDeadline) connection.deadline_ns = os::DeadlineAfter(options_.handshake_ns);
+      if (connection.write_deadline_ns == os::kNoDeadline) {
+        connection.write_deadline_ns = os::DeadlineAfter(options_.frame_ns);
+      }
       return epoll_.Change(connection.socket.get(), EPOLLIN | EPOLLOUT, id * 2);
     }
     connection.out_sent += sent;
@@ -425,8 +484,8 @@ Status BootstrapServer::Impl::Flush(std::uint64_t id, Connection& connection) {
   connection.out.clear();
   connection.out_sent = 0;
   if (connection.close_when_sent) return Fail(Code::kUnavailable, "all is said");
-  if (connection.session.is_none()) return {};
-  connection.deadline_ns = os::kNoDeadline;
+  if (connection.half_open()) return {};
+  connection.write_deadline_ns = os::kNoDeadline;
   return epoll_.Change(connection.socket.get(), EPOLLIN, id * 2);
 }
 
@@ -442,9 +501,15 @@ void BootstrapServer::Impl::Expire() {
   const std::uint64_t now = os::MonotonicNs();
   std::vector<std::uint64_t> late;
   for (const auto& [id, connection] : connections_) {
-    if (connection.deadline_ns <= now) late.push_back(id);
+    if (connection.deadline_ns() <= now) late.push_back(id);
   }
-  for (const std::uint64_t id : late) Drop(id);
+  for (const std::uint64_t id : late) {
+    Complain(closings_, connections_.at(id), "it sends or reads too slowly");
+    Drop(id);
+  }
+  if (accept_again_ns_ > now) return;
+  accept_again_ns_ = os::kNoDeadline;
+  if (const Status added = epoll_.Add(listener_.get(), EPOLLIN, kListenerTag); !added) PauseAccepting(added.error());
 }
 
 // Ends the connection. A session stays known until its process is dead or the Manager closes it.
@@ -452,14 +517,16 @@ void BootstrapServer::Impl::Drop(std::uint64_t id) {
   const auto at = connections_.find(id);
   if (at == connections_.end()) return;
   Connection& connection = at->second;
-  if (connection.session.is_none()) {
+  if (connection.half_open()) {
     Forget(id);
     return;
   }
   if (!connection.socket.valid()) return;
   epoll_.Remove(connection.socket.get());
   connection.socket.reset();
-  connection.deadline_ns = os::kNoDeadline;
+  connection.read_deadline_ns = os::kNoDeadline;
+  connection.write_deadline_ns = os::kNoDeadline;
+  connection.reader = {};
   connection.out.clear();
   connection.out_fds.clear();
   events_->OnHangup(connection.session);

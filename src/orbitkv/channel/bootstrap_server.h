@@ -50,13 +50,16 @@ struct BootstrapOptions {
   std::uint16_t abi_min = wire::kAbiMin;
   std::uint16_t abi_max = wire::kAbiMax;
   std::size_t max_sessions = 256;
+  std::size_t max_admin_sessions = 8;  // places of their own for who asks for health
+  std::size_t max_half_open = 64;      // connections that have not greeted yet, or that read their refusal
   wire::SessionGeometry geometry{};
   int manager_page_fd = -1;     // borrowed, open for reading only
   std::vector<int> pool_fds{};  // borrowed; one per page kind
   std::uint64_t pool_bytes = 0;
   bool pool_named = false;
   std::uint64_t lock_wait_ns = 30'000'000'000U;
-  std::uint64_t handshake_ns = 5'000'000'000U;  // for a peer's first frame, and for one that does not read
+  std::uint64_t handshake_ns = 5'000'000'000U;  // for a peer's greeting
+  std::uint64_t frame_ns = 10'000'000'000U;     // for the rest of a frame that has begun, and for a reply to be read
 };
 
 class BootstrapServer {

@@ -125,6 +125,91 @@ TEST(Bootstrap, BadGreetingsCloseTheConnectionAndHarmNobody) {
   EXPECT_TRUE(client->Call({.deadline_ns = Soon()}).has_value());
 }
 
+TEST(Bootstrap, PlacesForStatusToolsAreTheirOwn) {
+  FakeManager manager(kEcho);
+  manager.bootstrap().max_sessions = 1;
+  manager.bootstrap().max_admin_sessions = 1;
+  ASSERT_TRUE(manager.Start());
+  const auto engine = manager.Connect();
+  std::string message;
+  ConnectOptions options = manager.Client();
+  options.message = &message;
+  EXPECT_EQ(ClientSession::Connect(options).error().code, Code::kBusy);
+  EXPECT_THAT(message, HasSubstr("all 1 sessions are taken"));
+  EXPECT_THAT(message, HasSubstr("--max-sessions"));
+  options.purpose = wire::Purpose::kAdmin;
+  const auto tool = ClientSession::Connect(options).value();
+  EXPECT_EQ(ClientSession::Connect(options).error().code, Code::kBusy);
+  EXPECT_THAT(message, HasSubstr("1 status tools"));
+}
+
+TEST(Bootstrap, SilentPeersDoNotKeepNewcomersOut) {
+  FakeManager manager(kEcho);
+  manager.bootstrap().max_half_open = 4;
+  manager.bootstrap().handshake_ns = 600'000'000'000U;
+  ASSERT_TRUE(manager.Start());
+  const auto hello = HelloFrame();
+  std::vector<os::UniqueFd> silent;
+  for (int i = 0; i < 12; ++i) {
+    silent.push_back(os::ConnectUnix(manager.socket_path(), Soon()).value());
+    ASSERT_TRUE(os::SendAll(silent.back().get(), std::span(hello).first(static_cast<std::size_t>(i % 7)), {}, Soon()));
+  }
+  const auto client = manager.Connect();
+  EXPECT_TRUE(client->Call({.deadline_ns = Soon()}).has_value());
+  // The oldest had to go; the youngest that are left may still greet.
+  EXPECT_EQ(Receive(silent.front().get()).error().code, Code::kUnavailable);
+  const os::UniqueFd self = os::OwnPidfd().value();
+  const os::UniqueFd late = std::move(silent.back());
+  const auto answer = Say(late.get(), std::span(hello).subspan(11 % 7), {self.get()});
+  EXPECT_TRUE(answer.has_value() && std::holds_alternative<wire::Welcome>(*answer));
+}
+
+TEST(Bootstrap, GreetingThatGoesOnAndOnEndsTheConnection) {
+  FakeManager manager(kEcho);
+  ASSERT_TRUE(manager.Start());
+  const os::UniqueFd socket = os::ConnectUnix(manager.socket_path(), Soon()).value();
+  std::vector<std::byte> endless(64U << 10U);
+  const std::uint32_t announced = wire::kMaxFrameBytes;
+  std::memcpy(endless.data(), &announced, sizeof announced);
+  // It may be closed before all of it is sent.
+  static_cast<void>(os::SendAll(socket.get(), endless, {}, Soon()));
+  EXPECT_EQ(Receive(socket.get()).error().code, Code::kUnavailable);
+}
+
+TEST(Bootstrap, FrameThatIsNotFinishedInTimeEndsTheConnectionOnly) {
+  FakeManager manager(kEcho);
+  manager.bootstrap().frame_ns = 20'000'000;
+  ASSERT_TRUE(manager.Start());
+  const auto other = manager.Connect();
+  const os::UniqueFd socket = os::ConnectUnix(manager.socket_path(), Soon()).value();
+  const os::UniqueFd self = os::OwnPidfd().value();
+  const auto welcome = std::get<wire::Welcome>(Say(socket.get(), HelloFrame(), {self.get()}).value());
+  const auto frame = wire::EncodeFrame(wire::Lifecycle{.session = welcome.session, .id = 1, .kind = 1}).value();
+  // A session may be silent between frames for as long as it likes.
+  EXPECT_TRUE(Say(socket.get(), frame).has_value());
+  ASSERT_TRUE(os::SendAll(socket.get(), std::span(frame).first(7), {}, Soon()));
+  EXPECT_EQ(Receive(socket.get()).error().code, Code::kUnavailable);
+  EXPECT_TRUE(manager.Seen("hangup"));
+  EXPECT_EQ(manager.CountOf("death"), 0U);
+  EXPECT_FALSE(other->hung_up());
+  EXPECT_TRUE(other->Exchange(1, {}, Soon()).has_value());
+}
+
+TEST(Bootstrap, PeerThatDoesNotReadItsRepliesLosesItsConnection) {
+  FakeManager manager(kEcho);
+  manager.bootstrap().frame_ns = 20'000'000;
+  ASSERT_TRUE(manager.Start());
+  const os::UniqueFd socket = os::ConnectUnix(manager.socket_path(), Soon()).value();
+  const os::UniqueFd self = os::OwnPidfd().value();
+  const auto welcome = std::get<wire::Welcome>(Say(socket.get(), HelloFrame(), {self.get()}).value());
+  const std::vector<std::byte> large(1U << 20U);
+  const auto frame =
+      wire::EncodeFrame(wire::Lifecycle{.session = welcome.session, .id = 1, .kind = 1, .payload = large}).value();
+  ASSERT_TRUE(os::SendAll(socket.get(), frame, {}, Soon()));
+  EXPECT_TRUE(manager.Seen("hangup"));
+  EXPECT_TRUE(manager.Connect()->Call({.deadline_ns = Soon()}).has_value());
+}
+
 TEST(Bootstrap, PidfdOfAnotherProcessIsRefused) {
   FakeManager manager(kEcho);
   ASSERT_TRUE(manager.Start());
@@ -236,6 +321,33 @@ TEST(BootstrapProcess, DeathComesByPidfdAfterAKill) {
   ::kill(child.pid(), SIGKILL);
   EXPECT_TRUE(manager.Seen("death"));
   EXPECT_EQ(manager.server().session_count(), 0U);
+}
+
+TEST(BootstrapProcess, ProcessThatFloodsPaysForItself) {
+  // More connections than there are places for half-open ones, none of which greets.
+  Child child([](const std::string& path) {
+    std::vector<os::UniqueFd> silent;
+    for (int i = 0; i < 32; ++i) {
+      auto socket = os::ConnectUnix(path, Soon());
+      if (!socket) return 1;
+      silent.push_back(std::move(*socket));
+    }
+    // The first of them was closed to make room.
+    return Receive(silent.front().get()).error().code == Code::kUnavailable ? 0 : 2;
+  });
+  FakeManager manager(kEcho);
+  manager.bootstrap().max_half_open = 8;
+  manager.bootstrap().handshake_ns = 600'000'000'000U;
+  ASSERT_TRUE(manager.Start());
+  const auto hello = HelloFrame();
+  const os::UniqueFd slow = os::ConnectUnix(manager.socket_path(), Soon()).value();
+  ASSERT_TRUE(os::SendAll(slow.get(), std::span(hello).first(5), {}, Soon()));
+  ASSERT_TRUE(manager.Connect());  // so that the slow one was accepted before the flood
+  child.Go(manager.socket_path());
+  EXPECT_EQ(child.Join(), 0);
+  const os::UniqueFd self = os::OwnPidfd().value();
+  const auto answer = Say(slow.get(), std::span(hello).subspan(5), {self.get()});
+  EXPECT_TRUE(answer.has_value() && std::holds_alternative<wire::Welcome>(*answer));
 }
 
 TEST(BootstrapProcess, ForeignUserIsRefusedByBothSides) {

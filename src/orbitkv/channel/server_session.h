@@ -72,6 +72,7 @@ class ServerSession {
 
   SessionId id() const { return options_.session; }
   std::uint64_t token() const { return options_.client_token; }
+  std::uint16_t abi() const { return options_.abi; }
   wire::Purpose purpose() const { return options_.purpose; }
   const std::string& name() const { return options_.name; }
   std::int32_t pid() const { return options_.pid; }

@@ -2,9 +2,9 @@
 //
 // Owns: the events until they are taken, with the sessions inside them.
 // Threads: Post any; Take the dispatcher. Blocks: for the queue's lock only.
-// Limits: lifecycle frames are bounded, because clients decide how many they send; everything else is bounded by the
-//         number of sessions, verifications and pool steps.
-// Errors: Post returns false for a frame beyond the bound: it is dropped, and its sender's wait ends at its deadline.
+// Limits: lifecycle frames are bounded in number and bytes, because clients decide how many they send; everything else
+//         is bounded by the number of sessions, verifications and pool steps.
+// Errors: Post returns false for a frame beyond the bounds: it is dropped, and its sender's wait ends at its deadline.
 #pragma once
 
 #include <cstddef>
@@ -47,15 +47,17 @@ using Event = std::variant<SessionOpened, FrameArrived, SessionHungUp, SessionDi
 class EventQueue {
  public:
   static constexpr std::size_t kMaxFrames = 1024;
+  static constexpr std::size_t kMaxFrameBytes = std::size_t{64} << 20U;  // of their payloads together
 
   bool Post(Event event) ORBITKV_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
-    if (std::holds_alternative<FrameArrived>(event)) {
-      if (frames_ >= kMaxFrames) {
+    if (const auto* frame = std::get_if<FrameArrived>(&event)) {
+      if (frames_ >= kMaxFrames || frame->payload.size() > kMaxFrameBytes - frame_bytes_) {
         ++dropped_;
         return false;
       }
       ++frames_;
+      frame_bytes_ += frame->payload.size();
     }
     events_.push_back(std::move(event));
     return true;
@@ -67,6 +69,7 @@ class EventQueue {
     MutexLock lock(mutex_);
     std::swap(out, events_);
     frames_ = 0;
+    frame_bytes_ = 0;
   }
 
   std::uint64_t dropped_frames() ORBITKV_EXCLUDES(mutex_) {
@@ -78,6 +81,7 @@ class EventQueue {
   Mutex mutex_;
   std::vector<Event> events_ ORBITKV_GUARDED_BY(mutex_);
   std::size_t frames_ ORBITKV_GUARDED_BY(mutex_) = 0;
+  std::size_t frame_bytes_ ORBITKV_GUARDED_BY(mutex_) = 0;
   std::uint64_t dropped_ ORBITKV_GUARDED_BY(mutex_) = 0;
 };
 

@@ -96,7 +96,8 @@ std::expected<void, StartError> Manager::Parts::Serve() {
   channel::BootstrapOptions options;
   options.socket_path = config.socket;
   options.incarnation = incarnation;
-  options.max_sessions = config.max_sessions + kAdminSessions;
+  options.max_sessions = config.max_sessions;
+  options.max_admin_sessions = kAdminSessions;
   options.manager_page_fd = waiter->page_fd();
   options.pool_fds = {memory->fd()};
   options.pool_bytes = memory->bytes();

@@ -8,6 +8,8 @@
 namespace orbitkv::wire {
 namespace {
 
+// Memory that a reader keeps while it waits for the next frame.
+constexpr std::size_t kKeptBytes = 64U << 10U;
 constexpr std::uint32_t kMaxCode = static_cast<std::uint32_t>(Code::kCancelled);
 
 void Fill(const Hello& from, pb::BootstrapMessage& message) {
@@ -149,6 +151,11 @@ void FrameReader::Append(std::span<const std::byte> bytes) {
 
 Result<std::optional<std::span<const std::byte>>> FrameReader::Next() {
   const auto rest = std::span<const std::byte>(buffer_).subspan(consumed_);
+  if (rest.empty() && buffer_.capacity() > kKeptBytes) {
+    std::vector<std::byte>().swap(buffer_);
+    consumed_ = 0;
+    return std::nullopt;
+  }
   if (rest.size() < kFrameLengthBytes) return std::nullopt;
   std::uint32_t length = 0;
   std::memcpy(&length, rest.data(), sizeof length);

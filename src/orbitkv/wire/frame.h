@@ -82,6 +82,8 @@ class FrameReader {
   void Append(std::span<const std::byte> bytes);
   // The next whole frame's body, valid until the next call; none when bytes are missing.
   Result<std::optional<std::span<const std::byte>>> Next();
+  // Memory that it holds: little once every frame was taken and Next has said so.
+  std::size_t capacity_bytes() const { return buffer_.capacity(); }
   // Bytes of a frame that is not complete yet.
   bool half_frame() const { return consumed_ < buffer_.size(); }
 

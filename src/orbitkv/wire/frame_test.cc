@@ -80,6 +80,18 @@ TEST(FrameReader, CutsAStreamThatArrivesByteByByte) {
   EXPECT_TRUE(reader.half_frame());
 }
 
+TEST(FrameReader, KeepsLittleMemoryBetweenFrames) {
+  FrameReader reader;
+  const Lifecycle large{.session = SessionId(1), .id = 1, .kind = 1, .payload = std::vector<std::byte>(8U << 20U)};
+  reader.Append(EncodeFrame(large).value());
+  EXPECT_TRUE(reader.Next().value().has_value());
+  EXPECT_GE(reader.capacity_bytes(), large.payload.size());
+  EXPECT_FALSE(reader.Next().value().has_value());
+  EXPECT_LE(reader.capacity_bytes(), std::size_t{64} << 10U);
+  reader.Append(EncodeFrame(ProbeReply{.pid = 1}).value());
+  EXPECT_TRUE(reader.Next().value().has_value());
+}
+
 TEST(FrameReader, RefusesLengthsOutOfRange) {
   for (const std::uint32_t length : {0U, kMaxFrameBytes + 1, 0xffffffffU}) {
     FrameReader reader;
