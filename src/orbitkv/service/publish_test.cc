@@ -292,6 +292,26 @@ TEST(PublishTest, LongReservesTakeSteps) {
   world.ExpectQuiet();
 }
 
+TEST(PublishTest, ANamespaceThatIsFormedHalfWayComesTooLateForAReserve) {
+  World world;
+  const SessionId first = world.Join(world.Worker("engine", 0, 2));
+  const auto chain = Chain(1, 600);
+  wire::ReserveView view{};
+  view.hashes = chain;
+  view.header.slot_bytes = world.slot_bytes();
+  std::vector<wire::ReserveEntry> out;
+  EXPECT_TRUE(World::Take(world.service().StartReserve(first, view, world.now(), out)).more);
+  world.Join(world.Worker("engine", 1, 2));
+  const ReserveOutcome outcome = World::Take(world.service().ContinueReserve(first, world.now(), out));
+  EXPECT_TRUE(outcome.reservation.is_none());
+  ASSERT_EQ(out.size(), 600U);
+  for (const wire::ReserveEntry& entry : out) {
+    ASSERT_EQ(entry.status, static_cast<std::uint32_t>(ReserveStatus::kNotNow));
+  }
+  EXPECT_EQ(world.Reserve(first, chain), ReservationId(1));
+  world.ExpectQuiet();
+}
+
 // Two ranks with a shard each.
 class ShardsTest : public testing::Test {
  protected:

@@ -88,6 +88,7 @@ wire::ReserveEntry Reservations::ReserveBlock(Reserve& reserve, Block& block, st
                            .status = static_cast<std::uint32_t>(wire::ReserveStatus::kNotNow)};
   if (instance.space == nullptr) {  // no name to store a block under
     ++counters_.blocks_not_now;
+    reserve.stopped = true;  // also when a namespace is formed between two steps
     return entry;
   }
   Admissions& admissions =
