@@ -1,0 +1,395 @@
+#include "orbitkv/testing/sim/jobs.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "orbitkv/copy/copy_hash.h"
+#include "orbitkv/copy/pages.h"
+#include "orbitkv/testing/sim/oracle.h"
+#include "orbitkv/testing/sim/world.h"
+
+namespace orbitkv::sim {
+namespace {
+
+constexpr std::uint64_t kQueryNs = 50 * kMs;
+constexpr std::uint64_t kCallNs = 200 * kMs;
+constexpr std::uint64_t kLoadNs = 2000 * kMs;
+
+std::uint64_t RankAnd(std::uint32_t rank, wire::EndResult result) {
+  return rank | static_cast<std::uint64_t>(result) << 32U;
+}
+
+}  // namespace
+
+// ---- calls ----------------------------------------------------------------------------------------------------------
+
+bool Call::Post(World& world, ClientEnd& end, const channel::Request& request) {
+  const auto posted = end.rings->Post(request);
+  if (!posted) return false;
+  id_ = *posted;
+  deadline_ns_ = request.deadline_ns;
+  // Sometimes whoever asked cannot wait as long as the Manager may take: the answer comes late.
+  if (world.prng().Below(8) == 0) deadline_ns_ = world.now() + world.prng().Below(request.deadline_ns - world.now());
+  world.history().Note("process: asks", {{"session", end.id.value()},
+                                         {"command", static_cast<std::uint64_t>(request.command)},
+                                         {"asked0", request.scalar0},
+                                         {"asked1", request.scalar1},
+                                         {"bytes", request.args.size()}});
+  return true;
+}
+
+Call::State Call::Look(World& world, ClientEnd& end) {
+  const auto taken = end.rings->TryTakeInto(*id_, &answer_);
+  if (!taken) {
+    if (taken.error().code != Code::kUnavailable) {
+      world.history().Violation("a request has no answer and is not pending", {{"session", end.id.value()}});
+    }
+    id_.reset();
+    return State::kOver;
+  }
+  if (*taken) {
+    id_.reset();
+    return State::kAnswered;
+  }
+  if (world.now() < deadline_ns_) return State::kWaiting;
+  end.rings->Abandon(*id_);
+  id_.reset();
+  ++world.coverage().given_up;
+  return State::kOver;
+}
+
+bool PingJob::Advance() {
+  if (life_->lost) return true;
+  if (!call_.posted()) {
+    return !call_.Post(world(), *life_->control,
+                       {.command = wire::Command::kPing, .scalar0 = now(), .deadline_ns = now() + kCallNs});
+  }
+  return call_.Look(world(), *life_->control) != Call::State::kWaiting;
+}
+
+// ---- publish --------------------------------------------------------------------------------------------------------
+
+PublishJob::PublishJob(Process& process, std::shared_ptr<ClientLife> life, Order order)
+    : Job(process, std::move(life)), order_(std::move(order)), give_up_ns_(now() + 1000 * kMs) {}
+
+bool PublishJob::Advance() {
+  switch (stage_) {
+    case Stage::kStart: return Reserve();
+    case Stage::kReserving: return TakeReserved();
+    case Stage::kCopying: return Copy();
+    case Stage::kCommitting: return TakeCommitted();
+  }
+  return true;
+}
+
+bool PublishJob::Reserve() {
+  if (life_->lost || now() >= give_up_ns_) return true;
+  process_.OpenPublish(*life_);
+  if (!life_->publish || !life_->publish->registered) return false;
+  const service::Registration& registration = process_.registration();
+  wire::ReserveHeader header{};
+  if (order_.first > 0) header.parent = order_.hashes[order_.first - 1];
+  header.shard = registration.shard;
+  header.first_depth = order_.first;
+  header.prompt_tokens = static_cast<std::uint32_t>(order_.hashes.size() * 16);
+  header.slot_bytes = static_cast<std::uint32_t>(
+      copy::SlotBytes(registration.groups.front().page_count, registration.groups.front().page_bytes));
+  const auto args = wire::EncodeReserve(header, std::span(order_.hashes).subspan(order_.first));
+  if (call_.Post(world(), *life_->publish,
+                 {.command = wire::Command::kPublishReserve, .args = args, .deadline_ns = now() + kCallNs})) {
+    stage_ = Stage::kReserving;
+  }
+  return false;
+}
+
+bool PublishJob::TakeReserved() {
+  const Call::State state = call_.Look(world(), *life_->publish);
+  if (state == Call::State::kWaiting) return false;
+  if (state == Call::State::kOver || !call_.answer().ok()) return true;
+  const auto entries = wire::DecodeReserveAnswer(call_.answer().payload.bytes());
+  if (!entries || entries->size() != order_.hashes.size() - order_.first) {
+    world().history().Violation("a client cannot read the answer to its reserve");
+    return true;
+  }
+  entries_.assign(entries->begin(), entries->end());
+  reservation_ = call_.answer().scalar0;
+  stage_ = Stage::kCopying;
+  return reservation_ == 0;
+}
+
+bool PublishJob::Copy() {
+  for (std::uint64_t pages = 1 + world().prng().Below(6); pages > 0 && stage_ == Stage::kCopying; --pages) {
+    if (CopyPage()) return true;
+  }
+  return false;
+}
+
+// Copies one page, or goes on behind the last one.
+bool PublishJob::CopyPage() {
+  while (block_ < entries_.size() &&
+         entries_[block_].status != static_cast<std::uint32_t>(wire::ReserveStatus::kSlot)) {
+    ++block_;
+  }
+  if (block_ == entries_.size()) return Commit();
+  if (page_ == 0 && world().prng().Below(64) == 0) {  // the engine takes its pages back
+    Abort();
+    return true;
+  }
+  const state::GroupShape& group = process_.registration().groups.front();
+  const wire::ReserveEntry& entry = entries_[block_];
+  const std::span<std::byte> slot = life_->memory->bytes().subspan(entry.offset, entry.slot_bytes);
+  if (page_ == 0) {
+    write_ = world().NextNumber();
+    page_hashes_.clear();
+  }
+  std::vector<std::byte> page(group.page_bytes);
+  FillPage(write_, page_, page);
+  page_hashes_.push_back(
+      copy::CopyAndHash(slot.data() + page_ * group.page_bytes, page.data(), page.size(), copy::Stores::kOrdinary));
+  if (++page_ < group.page_count) return false;
+  copy::WriteList(slot.data(), group.page_bytes, page_hashes_);
+  const state::BlockHash& hash = order_.hashes[order_.first + block_];
+  const std::uint64_t checksum =
+      copy::SlotChecksum({process_.space(), hash, 0, process_.registration().shard},
+                         copy::PayloadBytes(group.page_count, group.page_bytes), page_hashes_);
+  life_->memory->writes[entry.generation] = write_;
+  world().oracle().Written(life_->number, entry.generation, write_, checksum);
+  commits_.push_back({checksum, entry.generation, static_cast<std::uint32_t>(block_), 0});
+  page_ = 0;
+  ++block_;
+  return false;
+}
+
+bool PublishJob::Commit() {
+  if (life_->lost || commits_.empty()) return true;
+  if (world().prng().Below(16) == 0) {  // not everything was copied in time
+    commits_.resize(1 + world().prng().Below(commits_.size()));
+    partial_ = true;
+  }
+  const auto args = wire::EncodeCommit(commits_);
+  if (call_.Post(world(), *life_->publish,
+                 {.command = wire::Command::kPublishCommit,
+                  .scalar0 = reservation_,
+                  .args = args,
+                  .deadline_ns = now() + kCallNs})) {
+    stage_ = Stage::kCommitting;
+  }
+  return false;
+}
+
+bool PublishJob::TakeCommitted() {
+  const Call::State state = call_.Look(world(), *life_->publish);
+  if (state == Call::State::kWaiting) return false;
+  const bool committed = state == Call::State::kAnswered && call_.answer().ok();
+  if (!committed || partial_) Abort();
+  return true;
+}
+
+void PublishJob::Abort() {
+  if (life_->lost) return;
+  (void)life_->publish->rings->PostNeverLost(wire::Command::kPublishAbort, reservation_, 0, {});
+}
+
+// ---- look up and decide ---------------------------------------------------------------------------------------------
+
+bool QueryJob::Advance() {
+  if (life_->lost) return true;
+  switch (stage_) {
+    case Stage::kStart: return Ask();
+    case Stage::kAsking: return TakeFound();
+    case Stage::kFound: return Decide();
+    case Stage::kBeginning: return TakeBegun();
+  }
+  return true;
+}
+
+bool QueryJob::Ask() {
+  hashes_ = world().AnyChain(process_.engine());
+  const auto args = wire::EncodeQuery({.request_key_hi = process_.engine(),
+                                       .request_key_lo = request_,
+                                       .attempt = 0,
+                                       .group = 0,
+                                       .prefix_blocks = 0,
+                                       .hash_count = 0},
+                                      hashes_);
+  if (call_.Post(world(), *life_->control,
+                 {.command = wire::Command::kQuerySubmit, .args = args, .deadline_ns = now() + kQueryNs})) {
+    stage_ = Stage::kAsking;
+  }
+  return false;
+}
+
+bool QueryJob::TakeFound() {
+  const Call::State state = call_.Look(world(), *life_->control);
+  if (state == Call::State::kWaiting) return false;
+  if (state == Call::State::kOver || !call_.answer().ok()) return true;
+  lease_ = call_.answer().scalar0;
+  found_ = static_cast<std::uint32_t>(call_.answer().scalar1);
+  if (lease_ == 0 || found_ == 0 || found_ > hashes_.size()) return true;
+  stage_ = Stage::kFound;
+  return false;
+}
+
+bool QueryJob::Decide() {
+  const std::uint64_t what = world().prng().Below(32);
+  if (world().settling() || what == 0) {  // the request was withdrawn
+    (void)life_->control->rings->PostNeverLost(wire::Command::kRelease,
+                                               static_cast<std::uint64_t>(wire::ReleaseKind::kLease), lease_, {});
+    return true;
+  }
+  if (what == 1) return true;  // forgotten: the lease ends by itself
+  if (what < 4) {
+    stage_ = Stage::kStart;  // asked again
+    return false;
+  }
+  return what < 12 ? Begin() : false;
+}
+
+// The grant travels to the ranks with the engine's own messages, before the Manager has answered.
+bool QueryJob::Begin() {
+  EngineState& engine = world().engine(process_.engine());
+  const auto boundary =
+      static_cast<std::uint32_t>(world().prng().Below(4) == 0 ? 1 + world().prng().Below(found_) : found_);
+  std::vector<std::uint32_t> ranks;
+  for (std::uint32_t rank = 0; rank < engine.shape.world; ++rank) ranks.push_back(rank);
+  const std::uint64_t grant = engine.next_grant;
+  const auto args = wire::EncodeBegin(boundary, ranks);
+  if (!call_.Post(world(), *life_->control,
+                  {.command = wire::Command::kRestoreBegin,
+                   .scalar0 = lease_,
+                   .scalar1 = grant,
+                   .args = args,
+                   .deadline_ns = now() + kCallNs})) {
+    return false;
+  }
+  grant_ = engine.next_grant++;
+  process_.Begun(life_->number, grant);
+  Order order;
+  order.restore = true;
+  order.life = life_->number;
+  order.grant = grant;
+  order.hashes.assign(hashes_.begin(), hashes_.begin() + boundary);
+  for (std::uint32_t other = 0; other < engine.shape.processes(); ++other) {
+    if (engine.shape.IsWorker(other)) engine.mail[other].push_back(order);
+  }
+  stage_ = Stage::kBeginning;
+  return false;
+}
+
+bool QueryJob::TakeBegun() { return call_.Look(world(), *life_->control) != Call::State::kWaiting; }
+
+// ---- restore --------------------------------------------------------------------------------------------------------
+
+RestoreJob::RestoreJob(Process& process, std::shared_ptr<ClientLife> life, Order order)
+    : Job(process, std::move(life)), order_(std::move(order)), deadline_ns_(now() + kLoadNs) {}
+
+bool RestoreJob::Advance() {
+  if (plan_.empty()) return Plan();
+  for (std::uint64_t pages = 1 + world().prng().Below(6); pages > 0; --pages) {
+    if (CopyPage()) return true;
+  }
+  return false;
+}
+
+bool RestoreJob::Plan() {
+  if (life_->lost) return true;
+  if (call_.posted()) {
+    const Call::State state = call_.Look(world(), *life_->control);
+    if (state == Call::State::kWaiting) return false;
+    // A plan that comes after this has armed the rank, and the end behind it ends that.
+    if (state == Call::State::kOver) return End(wire::EndResult::kFailed, {});
+    return TakePlan(call_.answer());
+  }
+  if (now() >= deadline_ns_) return End(wire::EndResult::kFailed, {});
+  if (now() < next_try_ns_) return false;
+  call_.Post(world(), *life_->control,
+             {.command = wire::Command::kRestorePlan,
+              .scalar0 = order_.grant,
+              .scalar1 = process_.registration().rank.value(),
+              .deadline_ns = deadline_ns_});
+  return false;
+}
+
+bool RestoreJob::TakePlan(const channel::Answer& answer) {
+  if (answer.status == wire::AnswerStatus::kNotYet || answer.status == wire::AnswerStatus::kBusy) {
+    next_try_ns_ = now() + kMs;
+    return false;
+  }
+  if (answer.status != wire::AnswerStatus::kOk) return End(wire::EndResult::kFailed, {});
+  const auto plan = wire::DecodePlan(answer.payload.bytes());
+  if (!plan || plan->size() != order_.hashes.size()) {
+    world().history().Violation("a client cannot read its plan", {{"grant", order_.grant}});
+    return true;
+  }
+  plan_.assign(plan->begin(), plan->end());
+  return false;
+}
+
+bool RestoreJob::CopyPage() {
+  const state::GroupShape& group = process_.registration().groups.front();
+  if (block_ == plan_.size()) {
+    if (!mismatched_.empty()) return End(wire::EndResult::kMismatch, mismatched_);
+    if (world().prng().Below(24) == 0) {  // it blames a block that is right
+      ++world().coverage().false_alarms;
+      return End(wire::EndResult::kMismatch, {static_cast<std::uint32_t>(world().prng().Below(plan_.size()))});
+    }
+    ++world().coverage().restored;
+    return End(wire::EndResult::kOk, {});
+  }
+  if (world().prng().Below(256) == 0) return End(wire::EndResult::kFailed, {});
+  const wire::PlanEntry& entry = plan_[block_];
+  if (page_ == 0) {
+    pages_.assign(group.page_count * group.page_bytes, std::byte{0});
+    page_hashes_.clear();
+  }
+  const std::span<std::byte> slot = life_->memory->bytes().subspan(entry.offset, entry.slot_bytes);
+  page_hashes_.push_back(copy::CopyAndHash(pages_.data() + page_ * group.page_bytes,
+                                           slot.data() + page_ * group.page_bytes, group.page_bytes,
+                                           copy::Stores::kOrdinary));
+  if (++page_ < group.page_count) return false;
+  CheckBlock(entry);
+  page_ = 0;
+  ++block_;
+  return false;
+}
+
+// A block that passes its checksums is the one that was saved under this key; one that does not was damaged.
+void RestoreJob::CheckBlock(const wire::PlanEntry& entry) {
+  const state::GroupShape& group = process_.registration().groups.front();
+  const std::byte* const slot = life_->memory->bytes().data() + entry.offset;
+  std::vector<std::uint64_t> list(group.page_count);
+  copy::ReadList(slot, group.page_bytes, list);
+  const bool good =
+      list == page_hashes_ &&
+      copy::SlotChecksum({process_.space(), order_.hashes[block_], 0, process_.registration().shard},
+                         copy::PayloadBytes(group.page_count, group.page_bytes), list) == entry.slot_checksum;
+  const auto write = life_->memory->writes.find(entry.generation);
+  const bool damaged = life_->memory->damaged.contains(entry.generation);
+  if (!good) {
+    ++world().coverage().mismatched;
+    mismatched_.push_back(static_cast<std::uint32_t>(block_));
+    if (!damaged) {
+      world().history().Violation("the bytes of a granted slot have changed",
+                                  {{"generation", entry.generation}, {"grant", order_.grant}});
+    }
+    return;
+  }
+  std::vector<std::byte> expected(pages_.size());
+  for (std::uint32_t page = 0; write != life_->memory->writes.end() && page < group.page_count; ++page) {
+    FillPage(write->second, page, std::span(expected).subspan(page * group.page_bytes, group.page_bytes));
+  }
+  if (expected != pages_) {
+    world().history().Violation("a wrong byte was restored", {{"generation", entry.generation}, {"block", block_}});
+  }
+}
+
+bool RestoreJob::End(wire::EndResult result, const std::vector<std::uint32_t>& indices) {
+  if (life_->lost) return true;
+  const auto args = wire::EncodeEnd(indices);
+  const Status kept = life_->control->rings->PostNeverLost(wire::Command::kRestoreEnd, order_.grant,
+                                                           RankAnd(process_.registration().rank.value(), result), args);
+  if (!kept) world().history().Violation("a client could not keep the end of its restore");
+  return true;
+}
+
+}  // namespace orbitkv::sim

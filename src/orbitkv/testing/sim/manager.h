@@ -1,0 +1,139 @@
+// One life of a simulated Manager: the real pool, cache, service, command decoding and session rings, and around them
+// what the dispatcher's, bootstrap's and verifier's threads do, one piece for each call.
+//
+// A client connects and gets its session at once; that the dispatcher learns of it, as of frames, hang-ups and deaths,
+// is an event that waits until TakeEvent. Requests lie in the session's ring until Turn.
+//
+// Owns: everything of this life but the pool's bytes, which clients keep. Tells the oracle what it decides.
+// Threads: one. Blocks: no. Units: virtual nanoseconds.
+// Errors: Connect and Core's construction fail the simulation through ORBITKV_CHECK: they need memory only.
+// Invariant: a life that is destroyed has answered nothing more; what lies in its rings is lost.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "orbitkv/cache/block_cache.h"
+#include "orbitkv/channel/server_session.h"
+#include "orbitkv/manager/commands.h"
+#include "orbitkv/pool/pool.h"
+#include "orbitkv/service/service.h"
+#include "orbitkv/testing/sim/history.h"
+#include "orbitkv/testing/sim/memory.h"
+#include "orbitkv/testing/sim/shape.h"
+
+namespace orbitkv::sim {
+
+class Oracle;
+
+// A lifecycle frame on a session's socket, or what the bootstrap thread sees of that socket.
+struct Frame {
+  enum class Kind : std::uint8_t { kOpened, kRegister, kUnregister, kDrained, kHungUp, kDied };
+  Kind kind = Kind::kOpened;
+  SessionId session{};
+  service::Registration registration{};  // kRegister
+  std::uint64_t token = 0;               // kDrained, with the life it is about
+  std::uint64_t life = 0;
+};
+
+// What goes back: the reply to a frame, or the end of the connection.
+struct Reply {
+  enum class Kind : std::uint8_t { kRegistered, kRefused, kDone, kClosed };
+  Kind kind = Kind::kDone;
+  SessionId session{};
+  service::RegisterOutcome outcome{};
+};
+
+// Everything about one request, kept until it is answered.
+struct SimRequest {
+  wire::Command command = wire::Command::kPing;
+  std::uint64_t scalar0 = 0;
+  std::uint64_t scalar1 = 0;
+  std::vector<std::uint64_t> words;  // the arguments
+  std::span<const std::byte> args() const { return std::as_bytes(std::span(words)).first(bytes); }
+  std::size_t bytes = 0;
+  bool stepped = false;  // it took several turns: parts of its answer are older than others
+};
+
+class ManagerLife {
+ public:
+  ManagerLife(const Shape& shape, std::uint64_t number, Oracle& oracle, History& history);
+  ~ManagerLife();
+  ManagerLife(const ManagerLife&) = delete;
+  ManagerLife& operator=(const ManagerLife&) = delete;
+
+  std::uint64_t number() const { return number_; }
+  const std::shared_ptr<PoolMemory>& memory() const { return memory_; }
+  service::Service& service() { return *service_; }
+  const cache::BlockCache& cache() const { return *cache_; }
+  std::span<const std::byte> table() const { return table_->bytes(); }
+
+  // ---- the bootstrap thread ----
+  // A new session; the caller maps its memory.
+  const channel::ServerSession& Connect(service::Purpose purpose, std::uint64_t token);
+  void Post(Frame frame) { events_.push_back(std::move(frame)); }
+  std::vector<Reply> TakeReplies() { return std::exchange(replies_, {}); }
+
+  // ---- the dispatcher ----
+  bool has_events() const { return !events_.empty(); }
+  void TakeEvent(std::uint64_t now_ns);
+  std::size_t session_count() const { return sessions_.size(); }
+  // One session's turn; index < session_count(). Whether it had something to do.
+  bool Turn(std::size_t index, std::uint64_t now_ns);
+  void TickIfDue(std::uint64_t now_ns);
+  bool stepping() const;
+
+  // ---- the verifier ----
+  bool has_verifications() const { return !verifying_.empty(); }
+  void Verify(std::uint64_t now_ns);
+
+ private:
+  struct Session {
+    Session(std::unique_ptr<channel::ServerSession> opened, service::Service& service)
+        : id(opened->id()), channel(std::move(opened)), runner(service, id) {}
+    const SessionId id;
+    std::unique_ptr<channel::ServerSession> channel;
+    manager::CommandRunner runner;
+    bool stepping = false;
+    channel::RequestHandle handle;
+    std::uint64_t deadline_ns = 0;
+    SimRequest request;
+  };
+
+  Session* Find(SessionId id);
+  void Opened(const Frame& frame, std::uint64_t now_ns);
+  void HungUp(SessionId id, std::uint64_t now_ns);
+  void End(SessionId id, std::uint64_t now_ns);
+  void Registered(const Frame& frame, std::uint64_t now_ns);
+  void Drained(const Frame& frame, std::uint64_t now_ns);
+  void Step(Session& session, bool first, std::uint64_t now_ns);
+  void Close(Session& session, std::uint64_t now_ns);
+  void Forget(SessionId id, std::uint64_t now_ns);
+  bool HoldsNothing(SessionId id) const;
+
+  const Shape& shape_;
+  const std::uint64_t number_;
+  Oracle& oracle_;
+  History& history_;
+  std::shared_ptr<PoolMemory> memory_;
+  std::vector<std::uint64_t> table_memory_;
+  std::unique_ptr<wire::SpanTable> table_;
+  std::unique_ptr<pool::Pool> pool_;
+  std::unique_ptr<cache::BlockCache> cache_;
+  std::unique_ptr<service::Service> service_;
+
+  struct Opening {
+    std::unique_ptr<channel::ServerSession> channel;
+    service::Purpose purpose;
+  };
+  std::uint64_t next_session_ = 1;
+  std::vector<Opening> opening_;  // connected, their event not taken yet
+  std::vector<std::unique_ptr<Session>> sessions_;
+  std::deque<Frame> events_;
+  std::vector<Reply> replies_;
+  std::vector<service::VerifyRequest> verifying_;
+};
+
+}  // namespace orbitkv::sim

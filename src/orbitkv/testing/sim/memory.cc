@@ -1,0 +1,18 @@
+#include "orbitkv/testing/sim/memory.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "orbitkv/base/prng.h"
+
+namespace orbitkv::sim {
+
+void FillPage(std::uint64_t write, std::uint32_t page, std::span<std::byte> out) {
+  Prng prng(write * 0x9e3779b97f4a7c15ULL + page);
+  for (std::size_t at = 0; at < out.size(); at += sizeof(std::uint64_t)) {
+    const std::uint64_t word = prng.Next();
+    std::memcpy(out.data() + at, &word, std::min(sizeof(word), out.size() - at));
+  }
+}
+
+}  // namespace orbitkv::sim

@@ -1,0 +1,177 @@
+// The model that every decision of a Manager is held against.
+//
+// It sees each answer as it is decided, with the request, and what clients have written; it keeps the same facts in the
+// plainest form and says so when they disagree. It knows which blocks may be there (everything that was stored and
+// whose slot was not given to somebody else since) and which slots must not move (armed and being written).
+//
+// Owns: its facts. Refers to the current life, whose figures and slot table it reads. Threads: one. Blocks: no.
+// Errors: a broken promise goes to the history as a violation.
+// Invariant: facts are those of one Manager life; StartLife forgets the ones before.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "orbitkv/manager/commands.h"
+#include "orbitkv/service/types.h"
+#include "orbitkv/testing/sim/history.h"
+#include "orbitkv/testing/sim/shape.h"
+
+namespace orbitkv::sim {
+
+class ManagerLife;
+struct SimRequest;
+
+struct BlockKey {
+  std::uint32_t space = 0;  // the namespace
+  state::BlockHash hash{};
+  std::uint32_t shard = 0;
+  auto operator<=>(const BlockKey&) const = default;
+};
+
+// Figures before a call, to see how much it did.
+struct WorkBefore {
+  std::uint64_t looked_at = 0;
+  std::uint64_t reserved = 0;
+};
+
+class Oracle {
+ public:
+  Oracle(const Shape& shape, History& history) : shape_(shape), history_(history) {}
+
+  void StartLife(ManagerLife& life);
+
+  // ---- what the Manager's other threads tell it; service has been told already ----
+  void Opened(SessionId session);
+  void Registered(SessionId session, const service::Registration& registration,
+                  const service::RegisterOutcome& outcome);
+  void Unregistered(SessionId session);
+  void Detached(SessionId session);
+  void Ended(SessionId session);
+  void Verified(const service::VerifyRequest& request, bool equal);
+
+  // ---- its answers ----
+  WorkBefore BeforeWork() const;
+  void AfterWork(const WorkBefore& before);
+  void Answered(SessionId session, const SimRequest& request, const manager::CommandAnswer& answer,
+                std::uint64_t now_ns);
+
+  // ---- what clients do with the pool; ignored for a life that is over ----
+  // A writer has filled the slot with write number `write` and will commit it under this checksum.
+  void Written(std::uint64_t life, std::uint64_t generation, std::uint64_t write, std::uint64_t checksum);
+  // A slot that holds bytes of a block, for faults; none when there is none.
+  std::optional<std::uint64_t> AnyStored(std::uint64_t pick) const;
+  std::uint64_t OffsetOf(std::uint64_t generation) const { return slots_.at(generation).offset; }
+
+  // After every step.
+  void Check();
+  // Every client has finished and given up all it held; `gone`: no session is open either.
+  void CheckQuiet(bool gone);
+
+  std::uint64_t granted() const { return granted_; }
+
+ private:
+  enum class SlotState : std::uint8_t { kReserved, kStored, kGone };
+  struct Slot {
+    BlockKey key;
+    std::uint64_t offset = 0;
+    std::uint64_t bytes = 0;
+    SlotState state = SlotState::kReserved;
+    std::uint64_t write = 0;  // 0 while it is not filled
+    std::uint64_t checksum = 0;
+    std::uint32_t armed = 0;
+    std::uint32_t record = 0;  // in the slot table
+    bool doubted = false;      // a reader has reported it, no verdict yet
+  };
+  struct Session {
+    std::optional<service::Registration> registration;
+    InstanceId instance{};
+    bool detached = false;
+  };
+  struct Instance {
+    std::uint32_t space = 0;  // 0 before the namespace is formed
+    std::uint32_t sessions = 0;
+    std::set<std::uint64_t> buried;  // grants that are over
+  };
+  struct Lease {
+    SessionId session;
+    InstanceId instance;
+    std::pair<std::uint64_t, std::uint64_t> request;
+    std::vector<state::BlockHash> hashes;
+    std::uint64_t answered_ns = 0;
+    std::uint64_t revoked = 0;  // leases revoked in this life by then
+    std::uint64_t doubts = 0;
+  };
+  struct Grant {
+    SessionId beginner;  // none when it has ended
+    std::vector<state::BlockHash> hashes;
+    std::uint32_t space = 0;
+    std::map<std::uint32_t, SessionId> ranks;  // open ones; none: waiting
+    std::map<std::uint32_t, std::vector<std::uint64_t>> armed;
+  };
+  struct Reservation {
+    SessionId session;
+    std::vector<std::uint64_t> generations;  // 0: no slot, or not open any more
+  };
+  using GrantKey = std::pair<InstanceId, std::uint64_t>;
+
+  // oracle_restore.cc
+  void QueryAnswered(SessionId id, const SimRequest& request, const manager::CommandAnswer& answer,
+                     std::uint64_t now_ns);
+  void BeginAnswered(SessionId id, const SimRequest& request, const manager::CommandAnswer& answer,
+                     std::uint64_t now_ns);
+  bool MayRefuse(const Lease& lease, const Instance& instance, InstanceId id, std::span<const std::uint32_t> ranks,
+                 std::uint32_t boundary, std::uint64_t now_ns) const;
+  void PlanAnswered(SessionId id, const SimRequest& request, const manager::CommandAnswer& answer);
+  void Arm(SessionId id, Grant& grant, std::uint32_t rank, std::span<const std::byte> payload);
+  void EndAnswered(SessionId id, const SimRequest& request, const manager::CommandAnswer& answer);
+  void Disarm(Grant& grant, std::uint32_t rank);
+  void EndRank(std::map<GrantKey, Grant>::iterator grant, std::uint32_t rank);
+  void EndWaiting(std::map<GrantKey, Grant>::iterator grant);
+  void ReleaseAnswered(SessionId id, const SimRequest& request);
+  // oracle_publish.cc
+  void ReserveAnswered(SessionId id, const SimRequest& request, const manager::CommandAnswer& answer);
+  void TakeSlot(const BlockKey& key, std::uint64_t offset, std::uint64_t bytes, std::uint64_t generation);
+  void CommitAnswered(SessionId id, const SimRequest& request, const manager::CommandAnswer& answer);
+  void Committed(Reservation* reservation, std::uint32_t index, std::uint64_t generation, std::uint32_t outcome);
+  void AbortReservation(std::uint64_t id);
+  std::uint32_t RecordOf(std::uint64_t generation) const;
+  // oracle.cc
+  void EndHeld(SessionId id);
+  std::uint32_t SpaceOf(const service::Registration& registration, const state::Digest& digest);
+  bool Present(std::uint32_t space, const state::BlockHash& hash) const;
+  bool RankLive(InstanceId instance, std::uint32_t rank) const;
+  bool IndexFull() const;
+  void CheckSlots();
+  void CheckFigures();
+  void Expect(bool ok, const char* what, std::initializer_list<Field> fields = {}) {
+    if (!ok) history_.Violation(what, fields);
+  }
+
+  const Shape& shape_;
+  History& history_;
+  ManagerLife* life_ = nullptr;
+
+  std::map<state::Digest, std::uint32_t> spaces_;     // kept over lives
+  std::vector<std::uint32_t> shards_of_space_ = {0};  // by number
+
+  std::map<std::uint64_t, Slot> slots_;            // by generation
+  std::map<std::uint64_t, std::uint64_t> placed_;  // offset -> the newest generation there
+  std::map<BlockKey, std::uint64_t> present_;      // generation
+  std::set<std::uint64_t> pinned_;                 // generations that are armed or being written
+  std::map<SessionId, Session> sessions_;
+  std::map<InstanceId, Instance> instances_;
+  std::map<std::uint64_t, Lease> leases_;
+  std::map<GrantKey, Grant> grants_;
+  std::map<std::uint64_t, Reservation> reservations_;
+  std::uint64_t newest_lease_ = 0;
+  std::uint64_t doubts_ = 0;  // reports of mismatches in this life
+  std::uint64_t granted_ = 0;
+};
+
+}  // namespace orbitkv::sim

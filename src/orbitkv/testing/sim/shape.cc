@@ -1,0 +1,95 @@
+#include "orbitkv/testing/sim/shape.h"
+
+#include <cstring>
+#include <fmt/format.h>
+
+namespace orbitkv::sim {
+namespace {
+
+constexpr std::uint64_t kUnitBytes = 4096;
+
+state::Digest DigestOf(std::uint8_t kind, std::uint32_t model) {
+  state::Digest digest;
+  digest.fill(std::byte{kind});
+  digest[0] = static_cast<std::byte>(model + 1);
+  return digest;
+}
+
+// Models differ in what they compute; the third one also in the size of its pages.
+state::GroupShape GroupOf(std::uint32_t model) {
+  return {.block_tokens = 16, .page_count = 2, .page_bytes = model == 2 ? 500U : 96U};
+}
+
+}  // namespace
+
+service::Registration EngineShape::RegistrationOf(std::uint32_t process) const {
+  service::Registration registration;
+  registration.instance = name;
+  registration.role = service::Role::kScheduler;
+  registration.world_size = world;
+  registration.shard_count = shards;
+  registration.computation = DigestOf(1, model);
+  registration.name = fmt::format("{}/{}", name, process);
+  if (!IsWorker(process)) return registration;
+  registration.role = IsScheduler(process) ? service::Role::kBoth : service::Role::kWorker;
+  registration.rank = Rank(RankOf(process));
+  registration.shard = ShardOf(process);
+  registration.representation = DigestOf(2, model);
+  registration.groups = {GroupOf(model)};
+  return registration;
+}
+
+Shape MakeShape(std::uint64_t seed) {
+  Prng prng(seed * 0x2545f4914f6cdd1dULL + 11);
+  Shape shape;
+  shape.pool.unit_bytes = kUnitBytes;
+  shape.pool.pool_bytes = kUnitBytes * (6 + prng.Below(24));
+  shape.pool.max_slots = 512;
+  shape.max_blocks = static_cast<std::uint32_t>(prng.Below(4) == 0 ? 24 + prng.Below(40) : 512);
+  shape.geometry = {.ring_entries = 32, .slot_count = 4, .slot_bytes = 4096};
+  service::Limits& limits = shape.limits;
+  limits.pool_bytes = shape.pool.pool_bytes;
+  limits.max_sessions = 28;
+  limits.step_hashes = static_cast<std::uint32_t>(4 + prng.Below(12));
+  limits.operations_per_session = static_cast<std::uint32_t>(3 + prng.Below(8));
+  limits.operations_total = 24;
+  limits.grants_per_instance = static_cast<std::uint32_t>(2 + prng.Below(8));
+  limits.reservations_per_session = static_cast<std::uint32_t>(1 + prng.Below(4));
+  limits.verifications = static_cast<std::uint32_t>(1 + prng.Below(4));
+  limits.lease_percent_per_instance = static_cast<std::uint32_t>(10 + prng.Below(60));
+  limits.reserved_percent_per_session = static_cast<std::uint32_t>(10 + prng.Below(60));
+
+  const std::vector<EngineShape> kinds = {
+      {.name = "single", .model = 0, .world = 1, .shards = 1, .own_scheduler = false},
+      {.name = "twin", .model = 0, .world = 1, .shards = 1, .own_scheduler = true},
+      {.name = "sharded", .model = 0, .world = 2, .shards = 2, .own_scheduler = true},
+      {.name = "replicas", .model = 1, .world = 2, .shards = 1, .own_scheduler = false},
+      {.name = "large", .model = 2, .world = 1, .shards = 1, .own_scheduler = false},
+  };
+  // Two or three different ones, in turn order from a random start.
+  const std::uint64_t first = prng.Below(kinds.size());
+  const std::uint64_t count = 2 + prng.Below(2);
+  for (std::uint64_t i = 0; i < count; ++i) shape.engines.push_back(kinds[(first + i) % kinds.size()]);
+  shape.steps = 3000 + prng.Below(6000);
+  shape.families = static_cast<std::uint32_t>(1 + prng.Below(4));
+  shape.longest = static_cast<std::uint32_t>(4 + prng.Below(16));
+  shape.faults = static_cast<std::uint32_t>(prng.Below(4) == 0 ? 0 : 1 + prng.Below(12));
+  shape.corrupting = prng.Below(3) == 0;
+  shape.manager_crashes = prng.Below(2) == 0;
+  return shape;
+}
+
+std::vector<state::BlockHash> MakeChain(std::uint64_t family, std::uint64_t branch, std::uint64_t branch_at,
+                                        std::size_t length) {
+  std::vector<state::BlockHash> hashes(length);
+  for (std::size_t i = 0; i < length; ++i) {
+    const std::uint64_t line = i < branch_at ? 0 : branch * 64 + branch_at;
+    const std::uint64_t words[3] = {
+        (family * 0x9e3779b97f4a7c15ULL + line * 0xbf58476d1ce4e5b9ULL + i) * 0x94d049bb133111ebULL,
+        family << 32U | line, i};
+    std::memcpy(hashes[i].bytes.data(), words, sizeof(words));
+  }
+  return hashes;
+}
+
+}  // namespace orbitkv::sim

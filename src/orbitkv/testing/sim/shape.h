@@ -1,0 +1,60 @@
+// What one simulated host looks like: how much memory, which limits, which engines, how much goes wrong. All of it
+// follows from the seed.
+// Owns: plain values. Threads: values. Blocks: no. Units: bytes, nanoseconds, steps.
+// Errors: none. Invariant: MakeShape gives the same shape for the same seed.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "orbitkv/base/prng.h"
+#include "orbitkv/pool/pool.h"
+#include "orbitkv/service/limits.h"
+#include "orbitkv/service/types.h"
+#include "orbitkv/wire/session_layout.h"
+
+namespace orbitkv::sim {
+
+inline constexpr std::uint64_t kMs = 1'000'000;
+inline constexpr std::uint64_t kSecond = 1'000'000'000;
+// Where virtual time begins. Far behind the real clock, which parts of the channel look at: nothing they see expires.
+inline constexpr std::uint64_t kEpochNs = std::uint64_t{1} << 60U;
+
+// One engine: ranks, and whether its scheduler is a process of its own.
+struct EngineShape {
+  std::string name;
+  std::uint32_t model = 0;
+  std::uint32_t world = 1;
+  std::uint32_t shards = 1;
+  bool own_scheduler = false;
+
+  std::uint32_t processes() const { return world + (own_scheduler ? 1 : 0); }
+  bool IsScheduler(std::uint32_t process) const { return process == 0; }
+  bool IsWorker(std::uint32_t process) const { return !own_scheduler || process > 0; }
+  std::uint32_t RankOf(std::uint32_t process) const { return own_scheduler ? process - 1 : process; }
+  std::uint32_t ShardOf(std::uint32_t process) const { return RankOf(process) % shards; }
+  service::Registration RegistrationOf(std::uint32_t process) const;
+};
+
+struct Shape {
+  pool::PoolConfig pool;
+  std::uint32_t max_blocks = 0;
+  service::Limits limits;
+  wire::SessionGeometry geometry;
+  std::vector<EngineShape> engines;
+  std::uint64_t steps = 0;
+  std::uint32_t families = 0;  // chains of block hashes that share nothing
+  std::uint32_t longest = 0;   // blocks of a chain, most of the time
+  std::uint32_t faults = 0;    // out of 1000 steps
+  bool corrupting = false;     // bytes of the pool are overwritten now and then
+  bool manager_crashes = false;
+};
+
+Shape MakeShape(std::uint64_t seed);
+
+// The hashes of a prompt: a chain of the family up to where it branches off.
+std::vector<state::BlockHash> MakeChain(std::uint64_t family, std::uint64_t branch, std::uint64_t branch_at,
+                                        std::size_t length);
+
+}  // namespace orbitkv::sim

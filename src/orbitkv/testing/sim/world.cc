@@ -1,0 +1,223 @@
+#include "orbitkv/testing/sim/world.h"
+
+#include <algorithm>
+
+namespace orbitkv::sim {
+namespace {
+
+// Everybody together needs far fewer steps than this to finish what is in hand.
+constexpr int kSettleRounds = 4000;
+
+}  // namespace
+
+void Coverage::Add(const Coverage& other) {
+  steps += other.steps;
+  restored += other.restored;
+  mismatched += other.mismatched;
+  false_alarms += other.false_alarms;
+  late_answers += other.late_answers;
+  given_up += other.given_up;
+  process_crashes += other.process_crashes;
+  manager_crashes += other.manager_crashes;
+  disconnects += other.disconnects;
+  damages += other.damages;
+  evictions += other.evictions;
+  revoked += other.revoked;
+  late_grants += other.late_grants;
+  grants += other.grants;
+  over_budget += other.over_budget;
+  stored += other.stored;
+  already_there += other.already_there;
+  not_now += other.not_now;
+  verified_different += other.verified_different;
+}
+
+World::World(std::uint64_t seed, std::size_t history_lines)
+    : shape_(MakeShape(seed)), prng_(seed), history_(history_lines), oracle_(shape_, history_) {
+  for (const EngineShape& engine : shape_.engines) {
+    EngineState& state = engines_.emplace_back();
+    state.shape = engine;
+    state.mail.resize(engine.processes());
+  }
+  StartManager();
+  for (std::size_t engine = 0; engine < engines_.size(); ++engine) {
+    for (std::uint32_t index = 0; index < engines_[engine].shape.processes(); ++index) {
+      processes_.push_back(std::make_unique<Process>(*this, engine, index));
+    }
+  }
+}
+
+World::~World() = default;
+
+void World::Run() {
+  for (std::uint64_t step = 0; step < shape_.steps && !failed(); ++step) Step();
+  if (!failed()) Settle();
+  if (!failed()) Leave();
+  if (manager_ != nullptr) CountLife();
+}
+
+void World::Step() {
+  ++coverage_.steps;
+  Advance(1000);
+  const std::uint64_t what = prng_.Below(100);
+  if (what < 40) {
+    processes_[prng_.Below(processes_.size())]->Step();
+  } else if (what < 88) {
+    ManagerStep();
+  } else if (what < 94) {
+    network_.Deliver(prng_, manager_.get());
+  } else if (what < 99) {
+    PassTime();
+  }
+  if (!settling_ && prng_.Below(1000) < shape_.faults) Fault();
+  if (manager_ == nullptr) {
+    if (settling_ || prng_.Below(20) == 0) StartManager();
+    return;
+  }
+  network_.Take(manager_->number(), manager_->TakeReplies());
+  oracle_.Check();
+}
+
+void World::ManagerStep() {
+  if (manager_ == nullptr) return;
+  const std::uint64_t what = prng_.Below(16);
+  if (what == 0 && manager_->has_verifications()) {
+    manager_->Verify(now_ns_);
+  } else if (what < 5) {
+    if (manager_->has_events()) manager_->TakeEvent(now_ns_);
+  } else if (manager_->session_count() > 0) {
+    manager_->Turn(prng_.Below(manager_->session_count()), now_ns_);
+  }
+}
+
+void World::Advance(std::uint64_t ns) {
+  now_ns_ += ns;
+  history_.SetTime(now_ns_ - kEpochNs);
+  if (manager_ != nullptr) manager_->TickIfDue(now_ns_);
+}
+
+void World::PassTime() {
+  const std::uint64_t kind = prng_.Below(64);
+  if (kind == 0) return Advance(prng_.Below(15 * kSecond));
+  if (kind < 3) return Advance(prng_.Below(kSecond));
+  if (kind < 12) return Advance(prng_.Below(40 * kMs));
+  Advance(prng_.Below(kMs / 5));
+}
+
+// ---- faults ---------------------------------------------------------------------------------------------------------
+
+void World::Fault() {
+  Process& process = *processes_[prng_.Below(processes_.size())];
+  const std::uint64_t what = prng_.Below(16);
+  if (what < 2) {
+    if (shape_.manager_crashes && manager_ != nullptr) CrashManager();
+  } else if (what < 8) {
+    if (process.alive()) {
+      process.Crash();
+      ++coverage_.process_crashes;
+    } else {
+      process.Start();
+    }
+  } else if (what < 11) {
+    process.Disconnect();
+    ++coverage_.disconnects;
+  } else if (shape_.corrupting && manager_ != nullptr) {
+    Damage();
+  }
+  for (const auto& dead : processes_) {
+    if (!dead->alive() && prng_.Below(4) == 0) dead->Start();
+  }
+}
+
+void World::StartManager() {
+  manager_ = std::make_unique<ManagerLife>(shape_, next_life_++, oracle_, history_);
+  oracle_.StartLife(*manager_);
+  history_.Note("manager: starts", {{"life", manager_->number()}});
+}
+
+void World::CrashManager() {
+  history_.Note("manager: dies", {{"life", manager_->number()}});
+  ++coverage_.manager_crashes;
+  CountLife();
+  network_.ManagerGone(manager_->number());
+  manager_.reset();
+}
+
+// A stray write into a slot that holds a block.
+void World::Damage() {
+  const auto generation = oracle_.AnyStored(prng_.Next());
+  // Damaged twice at one byte, it would be whole again.
+  if (!generation || !manager_->memory()->damaged.insert(*generation).second) return;
+  ++coverage_.damages;
+  const std::uint64_t at = oracle_.OffsetOf(*generation) + prng_.Below(96);
+  manager_->memory()->bytes()[at] ^= std::byte{0x40};
+  history_.Note("fault: damages a slot", {{"generation", *generation}, {"at", at}});
+}
+
+void World::CountLife() {
+  const service::Counters& service = manager_->service().counters();
+  coverage_.evictions += manager_->cache().counters().evictions;
+  coverage_.revoked += service.leases_revoked;
+  coverage_.late_grants += service.grants_late;
+  coverage_.grants += service.grants;
+  coverage_.over_budget += service.query_blocks_over_budget + service.blocks_over_budget;
+  coverage_.stored += service.blocks_stored;
+  coverage_.already_there += service.blocks_already_there;
+  coverage_.not_now += service.blocks_not_now;
+  coverage_.verified_different += service.verified_different;
+}
+
+std::vector<state::BlockHash> World::AnyChain(std::size_t engine) {
+  if (prng_.Below(2) == 0 && !engines_[engine].last_saved.empty()) return engines_[engine].last_saved;
+  std::size_t length = 1 + prng_.Below(shape_.longest);
+  if (prng_.Below(64) == 0) length = 130 + prng_.Below(40);  // more than one slot of the arena takes
+  const std::uint64_t branch_at = prng_.Below(3) == 0 ? prng_.Below(length) : length;
+  return MakeChain(prng_.Below(shape_.families), 1 + prng_.Below(3), branch_at, length);
+}
+
+// ---- the end --------------------------------------------------------------------------------------------------------
+
+bool World::Settled() {
+  return network_.idle() && !manager_->has_events() && !manager_->has_verifications() && !manager_->stepping() &&
+         std::ranges::all_of(processes_, [](const auto& process) { return process->settled(); });
+}
+
+// Everybody finishes; whoever waits for something gets it, or its deadline.
+void World::Settle() {
+  settling_ = true;
+  history_.Note("world: settles");
+  if (manager_ == nullptr) StartManager();
+  for (int round = 0; round < kSettleRounds && !failed() && !Settled(); ++round) {
+    for (int i = 0; i < 16; ++i) Step();
+  }
+  if (failed()) return;
+  if (!Settled()) {
+    std::uint64_t jobs = 0;
+    std::uint64_t pending = 0;
+    for (const auto& process : processes_) {
+      jobs += process->job_count();
+      pending += process->pending();
+    }
+    history_.Violation("something is never answered or never ends",
+                       {{"jobs", jobs}, {"pending", pending}, {"network_idle", network_.idle() ? 1U : 0U}});
+    return;
+  }
+  Advance(shape_.limits.remembered_ns + kSecond);
+  oracle_.CheckQuiet(false);
+}
+
+void World::Leave() {
+  history_.Note("world: leaves");
+  for (const auto& process : processes_) {
+    if (process->alive()) process->Crash();
+  }
+  for (int i = 0; i < 100'000 && !(network_.idle() && !manager_->has_events()); ++i) {
+    network_.Deliver(prng_, manager_.get());
+    while (manager_->has_events()) manager_->TakeEvent(now_ns_);
+    network_.Take(manager_->number(), manager_->TakeReplies());
+  }
+  oracle_.Check();
+  oracle_.CheckQuiet(true);
+}
+
+}  // namespace orbitkv::sim

@@ -1,0 +1,51 @@
+// The simulator itself: a seed replays bit for bit, and a sweep goes everywhere.
+#include <gtest/gtest.h>
+
+#include "orbitkv/testing/sim/run.h"
+
+namespace orbitkv::sim {
+namespace {
+
+TEST(SimulationTest, TheSameSeedGivesTheSameHistory) {
+  for (const std::uint64_t seed : {3U, 17U, 99U}) {
+    const Outcome first = RunSeed(seed, 1000);
+    const Outcome second = RunSeed(seed, 1000);
+    EXPECT_EQ(first.history_hash, second.history_hash) << seed;
+    EXPECT_EQ(first.history, second.history) << seed;
+    EXPECT_NE(first.history_hash, RunSeed(seed + 1).history_hash) << seed;
+  }
+}
+
+TEST(SimulationTest, KeepingTheHistoryChangesNothing) {
+  EXPECT_EQ(RunSeed(7, 0).history_hash, RunSeed(7, 50).history_hash);
+}
+
+TEST(SimulationTest, ASweepGoesEverywhere) {
+  Coverage all;
+  for (std::uint64_t seed = 1; seed <= 60; ++seed) {
+    const Outcome outcome = RunSeed(seed);
+    EXPECT_EQ(outcome.violation, "") << "seed " << seed;
+    all.Add(outcome.coverage);
+  }
+  EXPECT_GT(all.stored, 0U);
+  EXPECT_GT(all.already_there, 0U);
+  EXPECT_GT(all.not_now, 0U);
+  EXPECT_GT(all.evictions, 0U);
+  EXPECT_GT(all.grants, 0U);
+  EXPECT_GT(all.late_grants, 0U);
+  EXPECT_GT(all.restored, 0U);
+  EXPECT_GT(all.revoked, 0U);
+  EXPECT_GT(all.over_budget, 0U);
+  EXPECT_GT(all.mismatched, 0U);
+  EXPECT_GT(all.verified_different, 0U);
+  EXPECT_GT(all.false_alarms, 0U);
+  EXPECT_GT(all.given_up, 0U);
+  EXPECT_GT(all.late_answers, 0U);
+  EXPECT_GT(all.process_crashes, 0U);
+  EXPECT_GT(all.manager_crashes, 0U);
+  EXPECT_GT(all.disconnects, 0U);
+  EXPECT_GT(all.damages, 0U);
+}
+
+}  // namespace
+}  // namespace orbitkv::sim
