@@ -79,7 +79,12 @@ def pytest_step(name: str, folder: str, long: bool, timeout_s: int) -> Step:
 
 def native_steps(long: bool) -> list[Step]:
     without = "process" if long else "process|long"
-    return [*build_steps("dev"), ctest_step("native", "dev", "-LE", f"^({without})$")]
+    steps = [*build_steps("dev"), ctest_step("native", "dev", "-LE", f"^({without})$")]
+    if long:
+        report = OUT / "mutations.json"
+        mutations = [sys.executable, "tools/mutations.py", "--report", str(report)]
+        steps.append(Step("mutations", mutations, report, 3600))
+    return steps
 
 
 def sanitizer_steps(long: bool) -> list[Step]:
