@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from harness.processes import kill_session
+from harness.processes import kill_session, session_pids, shared_memory
 
 HERE = Path(__file__).resolve().parent
 
@@ -88,12 +88,14 @@ class Engine:
     def close(self):
         if self.process.poll() is not None:
             return
+        # vLLM kills its workers when they take long to end, and then nobody removes what they had named.
+        named = shared_memory(session_pids(self.process.pid))
         try:
             self.process.stdin.close()
             self.process.wait(30)
         except (BrokenPipeError, subprocess.TimeoutExpired):
             pass
-        kill_session(self.process.pid)
+        kill_session(self.process.pid, named)
         self._reap()
 
     def _reap(self):

@@ -10,7 +10,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 
@@ -72,12 +72,13 @@ def shared_memory(pids: list[int]) -> set[Path]:
     return found
 
 
-def kill_session(session: int) -> None:
+def kill_session(session: int, left: Iterable[Path] = ()) -> None:
     """SIGKILL to every process of the session, then waits until all are gone. The leader's parent reaps it.
 
-    Nobody is left then to remove the shared memory that they had named, so it is removed here.
+    Nobody is left then to remove the shared memory that they had named, so it is removed here. `left`: what processes
+    of the session had mapped that may have ended before.
     """
-    named: set[Path] = set()
+    named = set(left)
     for _ in range(200):
         pids = session_pids(session)
         if not pids:
@@ -133,8 +134,8 @@ class Process:
         if self.running():
             self.popen.send_signal(number)
 
-    def kill(self) -> None:
-        kill_session(self.pid)
+    def kill(self, left: Iterable[Path] = ()) -> None:
+        kill_session(self.pid, left)
         self.popen.wait(timeout=30)
 
     def terminate(self, timeout_s: float = 20.0) -> int:
@@ -146,7 +147,5 @@ class Process:
         except subprocess.TimeoutExpired:
             pass
         wait_until(lambda: not session_pids(self.pid), 5.0)
-        self.kill()
-        for path in named:
-            path.unlink(missing_ok=True)
+        self.kill(named)
         return self.popen.returncode

@@ -90,7 +90,10 @@ void FakeManager::SetScript(Script script) {
 }
 
 void FakeManager::Hold(bool hold) {
-  held_ = hold;
+  {
+    const MutexLock lock(serving_);
+    held_ = hold;
+  }
   waiter_->Notify();
 }
 
@@ -201,9 +204,11 @@ void FakeManager::Dispatch() {
         arrivals_.pop_front();
       }
     }
-    if (!held_) {
+    {
+      const MutexLock lock(serving_);
       const std::uint64_t now = os::MonotonicNs();
       for (const auto& session : sessions_) {
+        if (held_) break;
         while (const auto request = session->Next(now)) Execute(*session, *request);
         session->FlushWake();
       }

@@ -63,7 +63,7 @@ class FakeManager : public channel::BootstrapEvents {
 
   void SetScript(Script script) ORBITKV_EXCLUDES(mutex_);
   // While held, no request is looked at, as if the process were stopped.
-  void Hold(bool hold);
+  void Hold(bool hold) ORBITKV_EXCLUDES(serving_);
   // Waits until `what` was seen this often: "opened", "hangup", "death"; unless it only echoes, a command's name,
   // "register", "unregister", "drained", "end ok", "end mismatch", "end failed", "release lease", "release grant".
   bool Seen(const std::string& what, std::size_t count = 1) ORBITKV_EXCLUDES(mutex_);
@@ -115,6 +115,7 @@ class FakeManager : public channel::BootstrapEvents {
   os::Mapping mapping_;
   std::unique_ptr<channel::DispatcherWaiter> waiter_;
   std::atomic<bool> stopping_{false};
+  Mutex serving_;  // while requests are taken, so that none is once Hold(true) has returned; before mutex_
   std::atomic<bool> held_{false};
   std::vector<std::unique_ptr<channel::ServerSession>> sessions_;  // the dispatcher's
 
