@@ -49,12 +49,14 @@ set(ORBITKV_RACE_FOLDERS os copy pool channel cache client)
 add_custom_target(race_tests)
 add_custom_target(fuzz_targets)
 
-# LABELS: process for a test that starts other processes, long for one that only ./dev test-long runs.
+# LABELS: process for a test that starts other processes, long for one that only ./dev test-long runs. LONG_TIMEOUT, in
+# seconds: ./dev test-long also runs the test as NAME_long, with ORBITKV_TEST_LONG=1 (testing/effort.h); LONG_FILTER: only
+# the cases of it that such a run makes longer.
 function(orbitkv_test name)
   if(NOT ORBITKV_TESTS)
     return()
   endif()
-  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;DEPS;LABELS;ARGS" ${ARGN})
+  cmake_parse_arguments(ARG "" "TIMEOUT;LONG_TIMEOUT;LONG_FILTER" "SOURCES;DEPS;LABELS;ARGS" ${ARGN})
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 120)
   endif()
@@ -66,10 +68,18 @@ function(orbitkv_test name)
     add_dependencies(race_tests ${name})
   endif()
   set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}")
+  if(ARG_LONG_TIMEOUT)
+    if(NOT ARG_LONG_FILTER)
+      set(ARG_LONG_FILTER "*")
+    endif()
+    add_test(NAME ${name}_long COMMAND ${name} ${ARG_ARGS} --gtest_filter=${ARG_LONG_FILTER})
+    set_tests_properties(${name}_long PROPERTIES
+      TIMEOUT ${ARG_LONG_TIMEOUT} LABELS "${ARG_LABELS};long" ENVIRONMENT ORBITKV_TEST_LONG=1)
+  endif()
 endfunction()
 
 # A libFuzzer target under the fuzz preset, and a test that runs its corpus (NAME_corpus/ beside the source, where there
-# is one) and a short smoke run; what the run finds stays in the build folder.
+# is one) and a short smoke run; ./dev test-long also runs it for a minute. What a run finds stays in the build folder.
 function(orbitkv_fuzz name)
   if(NOT ORBITKV_FUZZ)
     return()
@@ -86,4 +96,6 @@ function(orbitkv_fuzz name)
   endif()
   add_test(NAME ${name} COMMAND ${name} -max_total_time=5 -rss_limit_mb=2048 ${found} ${corpus})
   set_tests_properties(${name} PROPERTIES TIMEOUT 60 LABELS fuzz)
+  add_test(NAME ${name}_long COMMAND ${name} -max_total_time=60 -rss_limit_mb=2048 ${found} ${corpus})
+  set_tests_properties(${name}_long PROPERTIES TIMEOUT 180 LABELS "fuzz;long")
 endfunction()

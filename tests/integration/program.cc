@@ -101,12 +101,17 @@ std::optional<int> Program::WaitExit() {
   return Reap(true);
 }
 
-std::optional<std::string> Program::WaitLine() {
-  Eventually([this] { return output().find('\n') != std::string::npos; }, pidfd_.get());
-  const std::string text = output();
-  const std::size_t end = text.find('\n');
-  if (end == std::string::npos) return std::nullopt;
-  return text.substr(0, end);
+std::optional<std::string> Program::WaitLine(std::size_t index) {
+  std::string line;
+  const auto there = [&] {
+    std::istringstream lines(output());
+    for (std::size_t i = 0; i <= index; ++i) {
+      if (!std::getline(lines, line) || lines.eof()) return false;  // one without its newline is not complete
+    }
+    return true;
+  };
+  if (!Eventually(there, pidfd_.get())) return std::nullopt;
+  return line;
 }
 
 bool Program::WaitError(const std::string& text) {

@@ -5,6 +5,7 @@
 // Errors: gtest failures; a program that does not do what is waited for gives an empty optional or false.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -29,8 +30,8 @@ class Program {
   Program& operator=(const Program&) = delete;
 
   pid_t pid() const { return pid_; }
-  // The first line of standard output, once it is complete; none when the program ends without one.
-  std::optional<std::string> WaitLine();
+  // A line of standard output (from 0), once it is complete; none when the program ends without it.
+  std::optional<std::string> WaitLine(std::size_t index = 0);
   // Until the text appears in standard error.
   bool WaitError(const std::string& text);
   void Signal(int signal) const;

@@ -67,6 +67,11 @@ bool FakeDeviceEngine::Step() {
   return true;
 }
 
+bool FakeDeviceEngine::idle() {
+  const MutexLock lock(mutex_);
+  return jobs_.empty();
+}
+
 void FakeDeviceEngine::RunUntilIdle() {
   while (Step()) {
   }

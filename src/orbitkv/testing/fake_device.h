@@ -29,6 +29,8 @@ class FakeDeviceEngine final : public copy::CopyEngine {
   // The device moves one page of the oldest job, or ends that job. False when there was nothing to do.
   bool Step();
   void RunUntilIdle();
+  // Whether no job is there.
+  bool idle() ORBITKV_EXCLUDES(mutex_);
   // From now on the device does nothing and cannot be drained.
   void Break() { broken_ = true; }
 

@@ -32,7 +32,9 @@ INSTANTIATE_TEST_SUITE_P(Fake, FakeDevice, testing::Values(FakeCase()), EngineCa
 TEST_P(FakeDevice, BytesMoveOnlyWhenItIsStepped) {
   TestMemory source(kShape, 1);
   TestMemory target(kShape, 2);
+  EXPECT_TRUE(device().idle());
   const JobId id = device().Submit(PublishedRestore(source, target)).value();
+  EXPECT_FALSE(device().idle());
   EXPECT_EQ(device().Poll(id).value(), JobState::kPending);
   ASSERT_TRUE(device().Step());
   EXPECT_EQ(device().Poll(id).value(), JobState::kEnqueued);
