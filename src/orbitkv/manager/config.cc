@@ -12,6 +12,7 @@
 #include <toml++/toml.h>
 
 #include "orbitkv/manager/version.h"
+#include "orbitkv/os/file.h"
 
 namespace orbitkv::manager {
 namespace {
@@ -19,6 +20,7 @@ namespace {
 constexpr std::uint64_t kUnitBytes = std::uint64_t{2} << 20;
 constexpr std::uint64_t kMaxPoolBytes = std::uint64_t{64} << 40;
 constexpr std::size_t kMaxSocketPath = 107;  // sockaddr_un holds 108 bytes with the final zero
+constexpr std::uint64_t kMaxFileBytes = 1U << 20U;
 
 // Applies one value and says what is wrong with it, or nothing.
 using Apply = std::string (*)(Config&, std::string_view);
@@ -150,9 +152,11 @@ std::string TomlText(const toml::node& node) {
 }
 
 std::string ApplyFile(Config& config, const std::string& path) {
+  const auto content = os::ReadFile(path, kMaxFileBytes);
+  if (!content) return fmt::format("{}: {}; give a readable --config", path, ToString(content.error()));
   toml::table table;
   try {
-    table = toml::parse_file(path);
+    table = toml::parse(*content, path);
   } catch (const toml::parse_error& error) {
     const auto line = error.source().begin.line;
     return line == 0 ? fmt::format("{}: {}", path, error.description())
@@ -225,6 +229,15 @@ std::string UnknownFlag(const std::string& flag) {
   return fmt::format("unknown flag {}; the nearest known flag is {}", name, Nearest(name, known).first);
 }
 
+// What was given may hold any byte; what is said about it is one line.
+std::string OneLine(std::string text) {
+  std::ranges::replace_if(text, [](char c) { return static_cast<unsigned char>(c) < ' ' || c == 0x7f; }, '?');
+  return text;
+}
+
+std::expected<CommandLine, std::string> Parse(std::span<const std::string> args,
+                                              std::span<const std::string> environment);
+
 }  // namespace
 
 std::expected<std::uint64_t, std::string> ParseBytes(std::string_view text) {
@@ -273,6 +286,16 @@ std::string Config::Validate() const {
 
 std::expected<CommandLine, std::string> ParseCommandLine(std::span<const std::string> args,
                                                          std::span<const std::string> environment) {
+  auto line = Parse(args, environment);
+  if (!line) return std::unexpected(OneLine(std::move(line.error())));
+  for (std::string& warning : line->warnings) warning = OneLine(std::move(warning));
+  return line;
+}
+
+namespace {
+
+std::expected<CommandLine, std::string> Parse(std::span<const std::string> args,
+                                              std::span<const std::string> environment) {
   const auto flags = std::make_unique<Flags>();
   // CLI11 takes the arguments last one first.
   std::vector<std::string> reversed(args.rbegin(), args.rend());
@@ -313,6 +336,8 @@ std::expected<CommandLine, std::string> ParseCommandLine(std::span<const std::st
   line.config.pool_bytes -= line.config.pool_bytes % kUnitBytes;
   return line;
 }
+
+}  // namespace
 
 std::expected<CommandLine, std::string> ParseCommandLine(int argc, const char* const* argv, const char* const* envp) {
   std::vector<std::string> environment;

@@ -90,6 +90,20 @@ TEST_F(ConfigTest, WrongValuesNameWhereTheyWereGiven) {
   EXPECT_THAT(Bad({"--pool-bytes"}), HasSubstr("--pool-bytes"));
 }
 
+TEST_F(ConfigTest, WhateverIsGivenTheComplaintIsOneLine) {
+  EXPECT_THAT(Bad({"--pool-bytes", "1\n2"}), HasSubstr("'1?2'"));
+  EXPECT_THAT(Bad({"--config", File("\"a\\nb\" = 1\n")}), HasSubstr("unknown key 'a?b'"));
+  EXPECT_THAT(Bad({}, {"ORBITKV_SPIN_US=\n"}), HasSubstr("ORBITKV_SPIN_US"));
+  const auto line = ParseCommandLine(Strings{}, Strings{"ORBITKV_OF\nANOTHER=1"});
+  ASSERT_TRUE(line);
+  EXPECT_THAT(line->warnings.at(0), HasSubstr("ORBITKV_OF?ANOTHER"));
+}
+
+TEST_F(ConfigTest, AFileWithoutAnEndIsRefused) {
+  EXPECT_THAT(Bad({"--config", "/dev/zero"}), AllOf(HasSubstr("/dev/zero"), HasSubstr("larger")));
+  EXPECT_THAT(Bad({"--config", dir_}), HasSubstr("--config"));
+}
+
 TEST_F(ConfigTest, LimitsAreChecked) {
   EXPECT_THAT(Bad({"--pool-bytes", "1MiB"}), HasSubstr("pool_bytes = 1048576 is outside 2097152"));
   EXPECT_THAT(Bad({"--max-sessions", "0"}), HasSubstr("max_sessions"));
