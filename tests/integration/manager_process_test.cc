@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <csignal>
 #include <gmock/gmock.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -10,6 +11,14 @@
 #include <nlohmann/json.hpp>
 
 #include "orbitkv/os/file.h"
+
+#if defined(__SANITIZE_ADDRESS__)
+#define ORBITKV_TEST_UNDER_ASAN 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define ORBITKV_TEST_UNDER_ASAN 1
+#endif
+#endif
 
 namespace orbitkv::integration {
 namespace {
@@ -160,6 +169,7 @@ TEST_F(ManagerProcess, BadInputIsOneLineAndStatusTwo) {
       {{"--pool-byte", "1GiB"}, "--pool-bytes"}, {{"--pool-bytes", "1TB"}, "TiB"},
       {{"--pool-bytes", "4TiB"}, "larger than"}, {{"--config", config}, "pool_bytes"},
       {{"--max-sessions", "0"}, "max_sessions"}, {{"--socket", directory_ / "file" / "m.sock"}, "--socket"},
+      {{"--config", directory_}, "--config"},    {{"serve"}, "--help"},
   };
   for (const auto& [arguments, expected] : cases) {
     std::vector<std::string> command = {ORBITKV_MANAGER_PROGRAM, "--log-level", "off"};
@@ -171,6 +181,37 @@ TEST_F(ManagerProcess, BadInputIsOneLineAndStatusTwo) {
     EXPECT_THAT(text, HasSubstr(expected));
   }
   EXPECT_FALSE(std::filesystem::exists(socket_));
+}
+
+TEST_F(ManagerProcess, TablesThatFindNoMemoryAreOneLine) {
+#ifdef ORBITKV_TEST_UNDER_ASAN
+  GTEST_SKIP() << "the sanitizer's own shadow is larger than any limit";
+#endif
+  auto program = Launch({"--log-level", "off", "--max-slots", "20000000"}, [] {
+    const rlimit limit = {std::uint64_t{3} << 30U, std::uint64_t{3} << 30U};
+    if (::setrlimit(RLIMIT_AS, &limit) != 0) ::_exit(125);
+  });
+  const auto [status, text] = Complaint(*program);
+  EXPECT_EQ(status, 2) << text;
+  EXPECT_THAT(text, HasSubstr("--max-slots"));
+}
+
+TEST_F(ManagerProcess, ADirectoryThatItMayNotWriteIsNamedWithTheRemedy) {
+  if (::getuid() != 0) GTEST_SKIP() << "only root can become another user";
+  // The other user may read the program and everything on the way, and write nothing.
+  ASSERT_EQ(::chmod(directory_.c_str(), 0755), 0);
+  const auto program = directory_ / "manager";
+  std::filesystem::copy_file(ORBITKV_MANAGER_PROGRAM, program);
+  ASSERT_TRUE(os::EnsureDirectory(directory_ / "run", 0755));
+  for (const char* socket : {"run/m.sock", "run/deeper/m.sock"}) {
+    Program manager(directory_, {program, "--log-level", "off", "--socket", directory_ / socket, "--pool-bytes", pool_},
+                    [] {
+                      if (::setgid(65534) != 0 || ::setuid(65534) != 0) ::_exit(125);
+                    });
+    const auto [status, text] = Complaint(manager);
+    EXPECT_EQ(status, 2) << text;
+    EXPECT_THAT(text, AllOf(HasSubstr(socket), HasSubstr("make its directory writable")));
+  }
 }
 
 TEST_F(ManagerProcess, HelpAndVersion) {

@@ -9,6 +9,9 @@ namespace {
 
 constexpr std::uint64_t kBytesPerDefaultSlot = 64U << 10U;
 constexpr std::uint64_t kMinDefaultSlots = 1024;
+// Beside the slot's record, and of a block with its buckets: what pool and cache keep, rounded up.
+constexpr std::uint64_t kTableBytesPerSlot = 96;
+constexpr std::uint64_t kTableBytesPerBlock = 192;
 
 // One exported number of a plain struct.
 template <typename Struct, typename Field>
@@ -158,9 +161,15 @@ std::uint32_t SlotsFor(const Config& config) {
   return static_cast<std::uint32_t>(std::min<std::uint64_t>(wanted, 1U << 28U));
 }
 
+std::uint32_t BlocksFor(const Config& config) { return config.max_blocks != 0 ? config.max_blocks : SlotsFor(config); }
+
 }  // namespace
 
 Core::~Core() = default;
+
+std::uint64_t Core::TableBytes(const Config& config) {
+  return SlotsFor(config) * (wire::kSlotRecordBytes + kTableBytesPerSlot) + BlocksFor(config) * kTableBytesPerBlock;
+}
 
 Result<std::unique_ptr<Core>> Core::Create(const Config& config, std::uint64_t seed) {
   auto core = std::unique_ptr<Core>(new Core);
@@ -183,7 +192,7 @@ Result<std::unique_ptr<Core>> Core::Create(const Config& config, std::uint64_t s
   ORBITKV_TRY(limits.Validate());
 
   cache::CacheConfig cache_config;
-  cache_config.max_blocks = config.max_blocks != 0 ? config.max_blocks : pool_config.max_slots;
+  cache_config.max_blocks = BlocksFor(config);
   cache_config.max_namespaces = std::max(cache_config.max_namespaces, limits.max_namespaces);
   cache_config.hash_seed = seed;
   ORBITKV_ASSIGN_OR_RETURN(core->cache_, cache::BlockCache::Create(cache_config, *core->pool_));

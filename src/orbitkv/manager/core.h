@@ -22,6 +22,8 @@ namespace orbitkv::manager {
 
 class Core {
  public:
+  // About what the tables of these settings take, rounded up.
+  static std::uint64_t TableBytes(const Config& config);
   // seed: random, so that nobody can aim at one bucket of the index.
   static Result<std::unique_ptr<Core>> Create(const Config& config, std::uint64_t seed);
   ~Core();

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <fmt/format.h>
+#include <new>
 #include <span>
 #include <utility>
 
@@ -75,9 +76,16 @@ std::expected<void, StartError> Manager::Parts::MakeCore() {
   auto made = PoolMemory::Create(config.pool_bytes, config.huge_pages);
   if (!made) return Explain("cannot make the pool", made.error());
   memory = std::make_unique<PoolMemory>(std::move(*made));
-  auto built = Core::Create(config, random[2]);
-  if (!built) return Explain("cannot size the tables", built.error());
-  core = std::move(*built);
+  const StartError no_memory{"the tables find no memory; give smaller --max-slots and --max-blocks, or raise the limit",
+                             true};
+  try {
+    auto built = Core::Create(config, random[2]);
+    if (!built && built.error().code != Code::kInvalid) return std::unexpected(no_memory);
+    if (!built) return Explain("cannot size the tables", built.error());
+    core = std::move(*built);
+  } catch (const std::bad_alloc&) {
+    return std::unexpected(no_memory);
+  }
   core->AddFigures(metrics);
   metrics.AddSource([this](MetricSink& sink) {
     sink.Gauge("orbitkv_build_info", "1, with the version as a label.", 1, {{"version", kVersion}});
@@ -136,6 +144,9 @@ void Manager::Parts::Stop() {
 
 std::expected<std::unique_ptr<Manager>, StartError> Manager::Start(const Config& config) {
   if (std::string problem = PoolTooLarge(config.pool_bytes); !problem.empty()) {
+    return std::unexpected(StartError{std::move(problem), true});
+  }
+  if (std::string problem = TablesTooLarge(Core::TableBytes(config)); !problem.empty()) {
     return std::unexpected(StartError{std::move(problem), true});
   }
   auto parts = std::make_unique<Parts>();

@@ -42,6 +42,19 @@ std::string PoolTooLarge(std::uint64_t pool_bytes) {
   return PoolTooLarge(pool_bytes, total ? *total : pool_bytes, os::CgroupLimit().value_or(0));
 }
 
+std::string TablesTooLarge(std::uint64_t table_bytes, std::uint64_t total_bytes, std::uint64_t limit_bytes) {
+  const std::uint64_t most = (limit_bytes != 0 ? std::min(total_bytes, limit_bytes) : total_bytes) / 2;
+  if (table_bytes <= most) return {};
+  return fmt::format(
+      "the tables take {} bytes, more than half of the memory ({}); give smaller --max-slots and --max-blocks",
+      table_bytes, most);
+}
+
+std::string TablesTooLarge(std::uint64_t table_bytes) {
+  const auto total = os::TotalMemory();
+  return TablesTooLarge(table_bytes, total ? *total : 2 * table_bytes, os::CgroupLimit().value_or(0));
+}
+
 Result<PoolMemory> PoolMemory::Create(std::uint64_t bytes, HugePages huge_pages) {
   os::UniqueFd fd;
   os::Mapping mapping;

@@ -30,6 +30,9 @@ namespace orbitkv::manager {
 std::string PoolTooLarge(std::uint64_t pool_bytes, std::uint64_t total_bytes, std::uint64_t limit_bytes);
 // The same for the machine that this process runs on.
 std::string PoolTooLarge(std::uint64_t pool_bytes);
+// The same for the tables, which may take half of the memory.
+std::string TablesTooLarge(std::uint64_t table_bytes, std::uint64_t total_bytes, std::uint64_t limit_bytes);
+std::string TablesTooLarge(std::uint64_t table_bytes);
 
 class PoolMemory {
  public:

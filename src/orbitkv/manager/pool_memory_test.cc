@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <vector>
 
+#include "orbitkv/manager/core.h"
 #include "orbitkv/os/clock.h"
 #include "orbitkv/os/memfd.h"
 
@@ -188,6 +189,27 @@ TEST(PoolTooLarge, NamesBothNumbers) {
   EXPECT_THAT(PoolTooLarge(51, 100, 50), HasSubstr("51 bytes is larger than the memory limit of 50 bytes"));
   EXPECT_EQ(PoolTooLarge(50, 100, 50), "");
   EXPECT_THAT(PoolTooLarge(std::uint64_t{1} << 50), HasSubstr("smaller --pool-bytes"));
+}
+
+TEST(TablesTooLarge, MayTakeHalfOfTheMemory) {
+  EXPECT_EQ(TablesTooLarge(50, 100, 0), "");
+  EXPECT_THAT(TablesTooLarge(51, 100, 0), HasSubstr("51 bytes, more than half of the memory (50)"));
+  EXPECT_EQ(TablesTooLarge(25, 100, 50), "");
+  EXPECT_THAT(TablesTooLarge(26, 100, 50), HasSubstr("smaller --max-slots"));
+  EXPECT_THAT(TablesTooLarge(std::uint64_t{1} << 50), HasSubstr("--max-blocks"));
+}
+
+TEST(TablesTooLarge, TheEstimateFollowsSlotsAndBlocks) {
+  Config config;
+  config.pool_bytes = std::uint64_t{64} << 30;
+  const std::uint64_t by_default = Core::TableBytes(config);
+  EXPECT_LT(by_default, config.pool_bytes / 100) << "of 64 KiB blocks, less than a hundredth";
+  config.max_slots = 1U << 28U;
+  EXPECT_GT(Core::TableBytes(config), std::uint64_t{64} << 30);
+  config.max_slots = 1024;
+  EXPECT_LT(Core::TableBytes(config), by_default / 100) << "as many blocks as slots";
+  config.max_blocks = 1U << 28U;
+  EXPECT_GT(Core::TableBytes(config), std::uint64_t{32} << 30);
 }
 
 }  // namespace
