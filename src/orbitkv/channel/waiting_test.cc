@@ -15,6 +15,7 @@
 #include "orbitkv/base/prng.h"
 #include "orbitkv/os/clock.h"
 #include "orbitkv/os/thread.h"
+#include "orbitkv/testing/effort.h"
 #include "orbitkv/testing/fake_manager.h"
 
 #if defined(__has_feature)
@@ -131,7 +132,8 @@ TEST(WaitingProtocol, LosesNoWakeUpAndTheTestWouldNoticeEachMissingFence) {
 #endif
   if (os::CpuCount() < 2) GTEST_SKIP() << "needs two processors to reorder anything";
   constexpr std::uint64_t kSecond = 1'000'000'000U;
-  const auto both = Litmus<FullFence, FullFence>(20'000'000, false, 2 * kSecond);
+  const auto both =
+      Litmus<FullFence, FullFence>(testing::Effort(20'000'000, ~0ULL), false, testing::Effort(2, 60) * kSecond);
   EXPECT_EQ(both.lost, 0U) << "of " << both.tries;
   const auto sleeper = Litmus<NoFence, FullFence>(~0ULL, true, 30 * kSecond);
   EXPECT_GT(sleeper.lost, 0U) << "of " << sleeper.tries;
@@ -159,14 +161,15 @@ TEST(WaitingProtocol, ClientAndManagerThatNeverSpinMissNothing) {
       ClientSession::Connect(
           {.socket_path = path, .name = "stress", .deadline_ns = os::DeadlineAfter(10'000'000'000U), .spin_ns = 0})
           .value();
-  const std::uint64_t end = os::DeadlineAfter(4'000'000'000U);
+  const std::uint64_t end = os::DeadlineAfter(testing::Effort(4, 120) * 1'000'000'000U);
+  const std::uint64_t rounds = testing::Effort(20'000, ~0ULL);
   std::atomic<std::uint64_t> calls{0};
   std::atomic<std::uint64_t> missed{0};
   std::vector<std::thread> threads;
   for (std::uint64_t t = 0; t < 2; ++t) {
     threads.emplace_back([&, t] {
-      Prng prng(t);
-      for (std::uint64_t i = 0; i < 20'000 && os::MonotonicNs() < end && missed == 0; ++i) {
+      Prng prng(testing::Seed() + t);
+      for (std::uint64_t i = 0; i < rounds && os::MonotonicNs() < end && missed == 0; ++i) {
         // Answers in flight and pauses of every length around the time that the other side needs to fall asleep.
         const auto first = client->Post({.scalar0 = i, .deadline_ns = os::kNoDeadline});
         for (std::uint64_t n = prng.Below(400); n > 0; --n) SpinPause();

@@ -6,6 +6,7 @@
 
 #include "orbitkv/base/prng.h"
 #include "orbitkv/service/test_engine.h"
+#include "orbitkv/testing/effort.h"
 
 namespace orbitkv::service {
 namespace {
@@ -364,8 +365,8 @@ std::uint64_t Live(std::uint64_t seed, std::uint64_t steps, Counters* counters =
   Model model(seed);
   for (std::uint64_t step = 0; step < steps; ++step) {
     model.Step();
-    if (!testing::Test::HasFatalFailure()) model.Check();
-    if (testing::Test::HasFatalFailure()) {
+    if (!::testing::Test::HasFatalFailure()) model.Check();
+    if (::testing::Test::HasFatalFailure()) {
       ADD_FAILURE() << "seed " << seed << ", step " << step;
       return 0;
     }
@@ -377,7 +378,8 @@ std::uint64_t Live(std::uint64_t seed, std::uint64_t steps, Counters* counters =
 
 TEST(ServiceModelTest, RandomEnginesAgreeWithTheModel) {
   Counters sum;
-  for (std::uint64_t seed = 1; seed <= 12; ++seed) {
+  const std::uint64_t first = testing::Seed();
+  for (std::uint64_t seed = first; seed < first + testing::Effort(12, 10'000); ++seed) {
     Counters counters;
     Live(seed, 3000, &counters);
     if (HasFatalFailure() || HasNonfatalFailure()) return;
