@@ -8,9 +8,9 @@ import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from conftest import Engine, Manager, digest, eventually, hashes
 
 import orbitkv
@@ -24,11 +24,19 @@ def content(name: str, engine: Engine, block: int) -> None:
         page[:] = list(seed) * (page.size // len(seed))
 
 
-def test_the_manager_is_killed_under_load(manager: Manager, engine: Engine) -> None:
+def few_or(many: int) -> pytest.MarkDecorator:
+    """A handful of kills in an ordinary run, `many` in a long one."""
+    return pytest.mark.parametrize(
+        "kills", [3, pytest.param(many, marks=[pytest.mark.long, pytest.mark.timeout(1800)])]
+    )
+
+
+@few_or(100)
+def test_the_manager_is_killed_under_load(manager: Manager, engine: Engine, kills: int) -> None:
     choose = random.Random(7)
     client = engine.client
     restored = 0
-    for life in range(4):
+    for life in range(kills + 1):
         assert client.wait_up(30.0)
         kill_at = choose.randrange(20, 60)
         for step in range(60):
@@ -39,7 +47,7 @@ def test_the_manager_is_killed_under_load(manager: Manager, engine: Engine) -> N
             for index, name in enumerate(names):
                 content(name, engine, index)
             jobs = [client.publish(keys[index : index + 1], [index]) for index in range(len(names))]
-            if step == kill_at and life < 3:
+            if step == kill_at and life < kills:
                 manager.kill()
             for job in jobs:
                 engine.wait(job)
@@ -55,12 +63,12 @@ def test_the_manager_is_killed_under_load(manager: Manager, engine: Engine) -> N
                 if done.ok:
                     restored += 1
                     assert engine.block(8) == expected[index]
-            if step == kill_at and life < 3:
+            if step == kill_at and life < kills:
                 assert eventually(lambda: client.state == "down")
                 manager.start()
                 break
     assert restored > 20
-    assert client.counters()["losses"] == 3
+    assert client.counters()["losses"] == kills
     assert client.counters()["mismatched_blocks"] == 0
 
 
@@ -88,18 +96,22 @@ CHILD = """
 """
 
 
-def test_an_engine_killed_under_load_leaves_nothing_held(
-    manager: Manager, engine: Engine, make_client: Callable[..., orbitkv.Client]
-) -> None:
+@few_or(100)
+def test_an_engine_killed_under_load_leaves_nothing_held(manager: Manager, engine: Engine, kills: int) -> None:
     here = str(Path(__file__).parent)
-    for _ in range(3):
+
+    def stored() -> float:
+        return manager.samples()["orbitkv_blocks_stored_total"]
+
+    for _ in range(kills):
+        before = stored()
         command = [sys.executable, "-c", textwrap.dedent(CHILD), str(manager.socket), here]
         child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert child.stdout is not None
         ready, _, _ = select.select([child.stdout], [], [], 30)
         assert ready and child.stdout.readline() == "up\n"
         # In the middle of its work: some blocks are stored, others are on their way.
-        assert eventually(lambda: manager.samples()["orbitkv_blocks_stored_total"] > 16)
+        assert eventually(lambda least=before + 16: stored() > least)
         child.send_signal(signal.SIGKILL)
         child.wait(30)
         child.stdout.close()
