@@ -10,9 +10,13 @@ namespace {
 constexpr std::uint32_t kMaxBlocks = 1U << 30U;
 constexpr std::uint32_t kMaxComponents = 1U << 16U;
 constexpr std::uint32_t kMaxLanes = 64;
-// How far MatchPrefix looks ahead: first the bucket, then the entry that it names.
+// How far a look-up looks ahead: first the bucket, then the entry that it names.
 constexpr std::size_t kBucketsAhead = 24;
 constexpr std::size_t kEntriesAhead = 12;
+
+std::unique_ptr<EvictionPolicy> MakePolicy(const BlockCache::PolicyFactory& policies, std::uint32_t max_blocks) {
+  return policies ? policies(max_blocks) : MakeLruPolicy(max_blocks);
+}
 
 }  // namespace
 
@@ -22,14 +26,16 @@ Result<std::unique_ptr<BlockCache>> BlockCache::Create(const CacheConfig& config
     return Fail(Code::kInvalid, "max_blocks is out of range", config.max_blocks, kMaxBlocks);
   }
   if (config.max_namespaces == 0) return Fail(Code::kInvalid, "max_namespaces is zero");
-  auto made = policy ? policy(config.max_blocks) : MakeLruPolicy(config.max_blocks);
+  auto made = MakePolicy(policy, config.max_blocks);
   if (made == nullptr) return Fail(Code::kInvalid, "no eviction policy");
-  return std::unique_ptr<BlockCache>(new BlockCache(config, pool, std::move(made)));
+  return std::unique_ptr<BlockCache>(new BlockCache(config, pool, policy, std::move(made)));
 }
 
-BlockCache::BlockCache(const CacheConfig& config, pool::Pool& pool, std::unique_ptr<EvictionPolicy> policy)
+BlockCache::BlockCache(const CacheConfig& config, pool::Pool& pool, PolicyFactory policies,
+                       std::unique_ptr<EvictionPolicy> policy)
     : config_(config),
       pool_(pool),
+      policies_(std::move(policies)),
       policy_(std::move(policy)),
       index_(config.max_blocks),
       entries_(config.max_blocks),
@@ -39,7 +45,8 @@ BlockCache::BlockCache(const CacheConfig& config, pool::Pool& pool, std::unique_
   lanes_.reserve(kMaxLanes);
 }
 
-Status BlockCache::AddNamespace(NamespaceRow row, std::span<const ComponentSpec> components) {
+Status BlockCache::AddNamespace(NamespaceRow row, std::span<const ComponentSpec> components,
+                                std::span<const GroupSpec> groups) {
   if (row.is_none() || row.value() > config_.max_namespaces) {
     return Fail(Code::kInvalid, "namespace row is out of range", row.value(), config_.max_namespaces);
   }
@@ -48,35 +55,74 @@ Status BlockCache::AddNamespace(NamespaceRow row, std::span<const ComponentSpec>
   }
   Namespace& known = namespaces_[row.value()];
   if (!known.components.empty()) {
-    if (std::ranges::equal(known.components, components)) return {};
+    if (std::ranges::equal(known.components, components) && std::ranges::equal(known.specs, groups)) return {};
     return Fail(Code::kRefused, "the namespace has other components already", row.value());
   }
-  std::uint64_t block_bytes = 0;
+  Namespace space;
+  space.components.assign(components.begin(), components.end());
   for (const ComponentSpec& component : components) {
     const std::uint64_t slot_bytes = pool::Pool::SlotBytes(component.slot_bytes);
     if (pool_.SlabUnits(slot_bytes) == 0) {
       return Fail(Code::kInvalid, "a block does not fit into the pool; make the pool larger", component.slot_bytes,
                   pool_.gauges().pool_bytes);
     }
-    block_bytes += slot_bytes;
+    space.block_bytes += slot_bytes;
   }
-  ORBITKV_ASSIGN_OR_RETURN(known.lane, LaneFor(components));
-  known.components.assign(components.begin(), components.end());
-  known.block_bytes = block_bytes;
+  ORBITKV_TRY(DescribeGroups(groups, space));
+  ORBITKV_ASSIGN_OR_RETURN(space.lane, LaneFor(space, Part::kWhole));
+  ORBITKV_ASSIGN_OR_RETURN(space.sparse_lane, LaneFor(space, Part::kSparse));
+  known = std::move(space);
   return {};
 }
 
-Result<std::uint32_t> BlockCache::LaneFor(std::span<const ComponentSpec> components) {
+Status BlockCache::DescribeGroups(std::span<const GroupSpec> groups, Namespace& space) {
+  space.specs.assign(groups.begin(), groups.end());
+  for (const GroupSpec& spec : groups) space.groups.push_back(Group{.spec = spec, .shards = 0});
+  for (const ComponentSpec& component : space.components) {
+    if (component.group >= (groups.empty() ? kMaxGroups : groups.size())) {
+      return Fail(Code::kInvalid, "a component names a group out of range", component.group, groups.size());
+    }
+    if (component.group >= space.groups.size()) space.groups.resize(component.group + 1);
+    ++space.groups[component.group].shards;
+  }
+  std::uint32_t used = 0;
+  for (std::uint32_t group = 0; group < space.groups.size(); ++group) {
+    const Group& one = space.groups[group];
+    if (one.spec.ratio == 0 || space.groups.size() > kMaxGroups) {
+      return Fail(Code::kInvalid, "a group without ratio, or too many groups", group, space.groups.size());
+    }
+    if (one.shards == 0) continue;
+    ++used;
+    if (one.spec.dense) space.dense_groups |= 1U << group;
+    space.simple = one.spec.dense && one.spec.ratio == 1;
+  }
+  space.simple = space.simple && used == 1;
+  return {};
+}
+
+// The lane of that part of the namespace's blocks; kNone when no group belongs to the part.
+Result<std::uint32_t> BlockCache::LaneFor(const Namespace& space, Part part) {
   std::vector<std::uint64_t> sizes;
-  for (const ComponentSpec& component : components) sizes.push_back(pool::Pool::SlotBytes(component.slot_bytes));
+  for (std::uint32_t component = 0; component < space.components.size(); ++component) {
+    if (PartOf(space, component) != part) continue;
+    sizes.push_back(pool::Pool::SlotBytes(space.components[component].slot_bytes));
+  }
+  if (sizes.empty()) return kNone;
   std::ranges::sort(sizes);
   sizes.erase(std::ranges::unique(sizes).begin(), sizes.end());
+  std::uint32_t policy_lane = 0;
   for (std::uint32_t lane = 0; lane < lanes_.size(); ++lane) {
+    if (lanes_[lane].part != part) continue;
     if (lanes_[lane].slot_sizes == sizes) return lane;
+    ++policy_lane;
   }
   if (lanes_.size() == kMaxLanes) return Fail(Code::kBusy, "too many different block sizes", kMaxLanes);
-  lanes_.emplace_back().slot_sizes = std::move(sizes);
-  policy_->AddLane();
+  if (part == Part::kSparse && sparse_policy_ == nullptr) sparse_policy_ = MakePolicy(policies_, config_.max_blocks);
+  Lane& added = lanes_.emplace_back();
+  added.slot_sizes = std::move(sizes);
+  added.part = part;
+  added.policy_lane = policy_lane;
+  PolicyOf(part).AddLane();
   return static_cast<std::uint32_t>(lanes_.size()) - 1;
 }
 
@@ -118,8 +164,9 @@ std::optional<BlockRef> BlockCache::Find(NamespaceRow row, const state::BlockHas
   return RefOf(entry);
 }
 
-std::uint32_t BlockCache::MatchPrefix(NamespaceRow row, std::span<const state::BlockHash> hashes,
-                                      std::vector<BlockRef>& out) {
+// Calls visit(position, entry or kNone) for each hash until it returns false.
+template <typename Visit>
+void BlockCache::Walk(NamespaceRow row, std::span<const state::BlockHash> hashes, Visit&& visit) const {
   std::array<std::uint32_t, 32> ring{};
   static_assert(kBucketsAhead < ring.size() && kEntriesAhead < kBucketsAhead);
   const std::size_t count = hashes.size();
@@ -135,19 +182,41 @@ std::uint32_t BlockCache::MatchPrefix(NamespaceRow row, std::span<const state::B
   };
   for (std::size_t i = 0; i < kBucketsAhead; ++i) ask_bucket(i);
   for (std::size_t i = 0; i < kEntriesAhead; ++i) ask_entry(i);
-  std::size_t matched = 0;
-  for (; matched < count; ++matched) {
-    ask_bucket(matched + kBucketsAhead);
-    ask_entry(matched + kEntriesAhead);
-    const std::uint32_t entry = index_.Find(ring[matched % ring.size()], [&](std::uint32_t candidate) {
-      return entries_[candidate].row == row && entries_[candidate].hash == hashes[matched];
+  for (std::size_t at = 0; at < count; ++at) {
+    ask_bucket(at + kBucketsAhead);
+    ask_entry(at + kEntriesAhead);
+    const std::uint32_t entry = index_.Find(ring[at % ring.size()], [&](std::uint32_t candidate) {
+      return entries_[candidate].row == row && entries_[candidate].hash == hashes[at];
     });
-    if (entry == kNone || entries_[entry].lacking != 0) break;
-    out.push_back(RefOf(entry));
+    if (!visit(entry)) return;
   }
+}
+
+std::uint32_t BlockCache::MatchPrefix(NamespaceRow row, std::span<const state::BlockHash> hashes,
+                                      std::vector<BlockRef>& out) {
+  std::uint32_t matched = 0;
+  Walk(row, hashes, [&](std::uint32_t entry) {
+    if (entry == kNone || entries_[entry].lacking != 0) return false;
+    out.push_back(RefOf(entry));
+    ++matched;
+    return true;
+  });
   counters_.hits += matched;
-  if (matched < count) ++counters_.misses;
-  return static_cast<std::uint32_t>(matched);
+  if (matched < hashes.size()) ++counters_.misses;
+  return matched;
+}
+
+void BlockCache::LookUp(NamespaceRow row, std::span<const state::BlockHash> hashes, std::vector<BlockUse>& out) {
+  std::size_t found = 0;
+  Walk(row, hashes, [&](std::uint32_t entry) {
+    BlockUse& use = out.emplace_back();
+    if (entry == kNone || entries_[entry].complete == 0) return true;
+    use = BlockUse{RefOf(entry), entries_[entry].complete};
+    ++found;
+    return true;
+  });
+  counters_.hits += found;
+  if (found < hashes.size()) ++counters_.misses;
 }
 
 bool BlockCache::IsServed(BlockRef ref) const {
@@ -157,7 +226,13 @@ bool BlockCache::IsServed(BlockRef ref) const {
 
 std::uint64_t BlockCache::BytesOf(BlockRef ref) const {
   const Entry* entry = Deref(ref);
-  return entry == nullptr ? 0 : BytesPerBlock(entry->row);
+  if (entry == nullptr) return 0;
+  const Namespace& space = namespaces_[entry->row.value()];
+  std::uint64_t bytes = 0;
+  for (std::uint32_t slot = entry->first_slot; slot != kNone; slot = nodes_[slot].next) {
+    bytes += pool::Pool::SlotBytes(space.components[nodes_[slot].component].slot_bytes);
+  }
+  return bytes;
 }
 
 std::uint64_t BlockCache::BytesPerBlock(NamespaceRow row) const {
@@ -170,33 +245,53 @@ std::uint32_t BlockCache::ComponentCount(NamespaceRow row) const {
   return found == nullptr ? 0 : static_cast<std::uint32_t>(found->components.size());
 }
 
-void BlockCache::TouchEntry(std::uint32_t entry) {
-  entries_[entry].last_use_ns = now_ns_;
-  if (entries_[entry].present > 0) policy_->OnTouch(entry, now_ns_);
+void BlockCache::TouchEntry(std::uint32_t index, std::uint32_t groups) {
+  Entry& entry = entries_[index];
+  const std::uint32_t dense = namespaces_[entry.row.value()].dense_groups;
+  if ((groups & dense) != 0) {
+    entry.last_use_ns = now_ns_;
+    if (entry.present > entry.sparse_present) policy_->OnTouch(index, now_ns_);
+  }
+  if ((groups & ~dense) != 0 && entry.sparse_present > 0) {
+    entry.sparse_use_ns = now_ns_;
+    sparse_policy_->OnTouch(index, now_ns_);
+  }
 }
 
 void BlockCache::Touch(std::span<const BlockRef> refs, std::uint64_t now_ns) {
   AdvanceClock(now_ns);
   for (const BlockRef& ref : refs) {
-    if (Deref(ref) != nullptr) TouchEntry(ref.index);
+    if (Deref(ref) != nullptr) TouchEntry(ref.index, ~std::uint32_t{0});
   }
 }
 
-bool BlockCache::PinFound(BlockRef ref) {
-  if (!IsServed(ref)) return false;
-  ++entries_[ref.index].found;
-  ++gauges_.found_pins;
+void BlockCache::Touch(std::span<const BlockUse> uses, std::uint64_t now_ns) {
+  AdvanceClock(now_ns);
+  for (const BlockUse& use : uses) {
+    if (Deref(use.ref) != nullptr) TouchEntry(use.ref.index, use.groups);
+  }
+}
+
+bool BlockCache::Pin(BlockRef ref, bool granted) {
+  Entry* entry = Deref(ref);
+  ++(granted ? entry->granted : entry->found);
+  ++(granted ? gauges_.granted_pins : gauges_.found_pins);
   UpdateCandidate(ref.index);
   return true;
 }
 
-bool BlockCache::PinGranted(BlockRef ref) {
-  if (!IsServed(ref)) return false;
-  ++entries_[ref.index].granted;
-  ++gauges_.granted_pins;
-  UpdateCandidate(ref.index);
-  return true;
+bool BlockCache::HasGroups(const BlockUse& use) const {
+  const Entry* entry = Deref(use.ref);
+  return entry != nullptr && (use.groups & ~entry->complete) == 0;
 }
+
+bool BlockCache::PinFound(BlockRef ref) { return IsServed(ref) && Pin(ref, false); }
+
+bool BlockCache::PinGranted(BlockRef ref) { return IsServed(ref) && Pin(ref, true); }
+
+bool BlockCache::PinFound(const BlockUse& use) { return HasGroups(use) && Pin(use.ref, false); }
+
+bool BlockCache::PinGranted(const BlockUse& use) { return HasGroups(use) && Pin(use.ref, true); }
 
 void BlockCache::UnpinFound(BlockRef ref) {
   Entry* entry = Deref(ref);

@@ -1,9 +1,14 @@
 // The block cache: which KV blocks are in the pool, who may not lose them, and what goes when room is needed.
 //
 // A block is named by (namespace row, block hash) and has one component per (group, shard) of its namespace, each in a
-// slot of its own. Only a complete block (every component present, none suspect) is served. Blocks form the tree of
-// prompt prefixes; a block that others continue is not evicted before them. An entry without any slot stays while
-// others continue it or somebody has pinned it, so that the tree keeps its shape; it is never served.
+// slot of its own. A group has a component where its ratio divides depth + 1. *Dense* groups are stored at every such
+// depth; *sparse* ones (windows, states) where an engine kept them, and they may be evicted alone. A group is complete
+// in a block when all its shards are present, none suspect; a block is served when all its dense groups are complete,
+// and one group at least.
+//
+// Blocks form the tree of prompt prefixes, linked by their dense components; the dense part of a block that others
+// continue is not evicted before them. An entry without any slot stays while others continue it or somebody has pinned
+// it, so that the tree keeps its shape; it is never served.
 //
 // A slot's way: Reserve hands it to one writer (not in the index; several writers of one key have slots of their own),
 // Commit makes it the component's slot or frees it when another writer was first. Dropped bytes that a grant still
@@ -19,7 +24,7 @@
 // Errors: stated per call; a miss is an optional. A BlockRef whose block is gone is kStale (or false), never a crash;
 //         unpinning what is not pinned is a broken invariant of the caller.
 // Invariants: no slot belongs to two blocks; a granted block's slots are neither freed nor reused; a pinned entry keeps
-//             its ref; a child's depth is its parent's plus one.
+//             its ref; a child is deeper than its parent.
 #pragma once
 
 #include <algorithm>
@@ -63,6 +68,19 @@ struct ComponentSpec {
   auto operator<=>(const ComponentSpec&) const = default;
 };
 
+struct GroupSpec {
+  std::uint32_t ratio = 1;  // depths from one component of the group to the next
+  bool dense = true;
+  auto operator<=>(const GroupSpec&) const = default;
+};
+
+// A block with groups of its namespace, group g as bit g.
+struct BlockUse {
+  BlockRef ref;
+  std::uint32_t groups = 0;
+  auto operator<=>(const BlockUse&) const = default;
+};
+
 // Implemented by who keeps the leases.
 class LeaseRevoker {
  public:
@@ -86,8 +104,8 @@ struct ReserveOutcome {
 struct CommitRequest {
   NamespaceRow row{};
   state::BlockHash hash{};
-  std::optional<state::BlockHash> parent{};  // none at depth 0
-  std::uint32_t depth = 0;                   // blocks before it
+  std::optional<state::BlockHash> parent{};  // the group's block before, none for its first one
+  std::uint32_t depth = 0;                   // hash blocks before it
   std::uint32_t component = 0;
   pool::SlotIndex slot{};
   std::uint64_t generation = 0;
@@ -157,23 +175,30 @@ class BlockCache {
 
   // row is at least 1 and at most max_namespaces. The same row again with equal specs changes nothing; with others,
   // kRefused. kInvalid for a component that can never fit into the pool.
-  Status AddNamespace(NamespaceRow row, std::span<const ComponentSpec> components);
+  // groups: one for each group number; without any, all groups are dense and of ratio 1.
+  Status AddNamespace(NamespaceRow row, std::span<const ComponentSpec> components,
+                      std::span<const GroupSpec> groups = {});
 
   // ---- look-up ----
-  // The block when it is complete.
+  // The block when it is served.
   std::optional<BlockRef> Find(NamespaceRow row, const state::BlockHash& hash);
-  // Appends the longest run of complete blocks at the start of hashes to out and returns its length.
+  // Appends the longest run of served blocks at the start of hashes to out and returns its length.
   std::uint32_t MatchPrefix(NamespaceRow row, std::span<const state::BlockHash> hashes, std::vector<BlockRef>& out);
-  bool IsServed(BlockRef ref) const;                    // exists and is complete
-  std::uint64_t BytesOf(BlockRef ref) const;            // slot bytes of all components, present or not; 0 when stale
-  std::uint64_t BytesPerBlock(NamespaceRow row) const;  // 0 when unknown
+  // Appends one BlockUse per hash: the groups that are complete there; without a ref when there is none.
+  void LookUp(NamespaceRow row, std::span<const state::BlockHash> hashes, std::vector<BlockUse>& out);
+  bool IsServed(BlockRef ref) const;
+  std::uint64_t BytesOf(BlockRef ref) const;            // bytes of the slots that hang on it; 0 when stale
+  std::uint64_t BytesPerBlock(NamespaceRow row) const;  // with all components; 0 when unknown
   std::uint32_t ComponentCount(NamespaceRow row) const;
-  // Marks blocks as used now; stale refs are skipped.
+  // Marks blocks, or groups of them, as used now; stale refs are skipped.
   void Touch(std::span<const BlockRef> refs, std::uint64_t now_ns);
+  void Touch(std::span<const BlockUse> uses, std::uint64_t now_ns);
 
-  // ---- pins; each call counts one ----
-  bool PinFound(BlockRef ref);    // false when the block is not served
-  bool PinGranted(BlockRef ref);  // false when the block is not served
+  // ---- pins; each call counts one, and holds all that the block has ----
+  bool PinFound(BlockRef ref);           // false when the block is not served
+  bool PinGranted(BlockRef ref);         // false when the block is not served
+  bool PinFound(const BlockUse& use);    // false when one of the groups is not complete
+  bool PinGranted(const BlockUse& use);  // false when one of the groups is not complete
   void UnpinFound(BlockRef ref);
   void UnpinGranted(BlockRef ref);
 
@@ -207,6 +232,7 @@ class BlockCache {
 
  private:
   static constexpr std::uint32_t kNone = 0xffffffffU;
+  static constexpr std::uint32_t kMaxGroups = 32;  // bits of a word
 
   enum class SlotUse : std::uint8_t { kNone, kReserved, kPresent, kSuspect, kDraining };
   enum class Lateness : std::uint8_t { kNotWaiting, kWaiting, kLate };
@@ -220,74 +246,108 @@ class BlockCache {
     SlotUse use = SlotUse::kNone;
   };
 
+  // What is evicted as one: all of a block, or its sparse groups alone.
+  enum class Part : std::uint8_t { kWhole, kSparse };
+
   // The first cache line is what a look-up reads.
   struct alignas(64) Entry {
     state::BlockHash hash{};
     NamespaceRow row{};
     std::uint32_t generation = 0;  // of the ref; changes when the entry is given back
-    std::uint32_t lacking = 0;     // components that are absent or suspect; 0 = served
+    std::uint32_t lacking = 0;     // dense components that are absent or suspect, or 1 without a complete group
+    std::uint32_t complete = 0;    // groups
     std::uint32_t found = 0;
     std::uint32_t granted = 0;
-    std::uint32_t first_slot = kNone;
-    std::uint64_t last_use_ns = 0;
+    std::uint64_t last_use_ns = 0;  // of the dense part
 
+    std::uint64_t sparse_use_ns = 0;
     std::uint64_t waiting_since_ns = 0;
+    std::uint32_t first_slot = kNone;
     std::uint32_t parent = kNone;
     std::uint32_t children = 0;
     std::uint32_t depth = 0;
-    std::uint32_t present = 0;   // components with a slot, with the suspect ones
-    std::uint32_t suspects = 0;  // of those
+    std::uint32_t present = 0;         // components with a slot, with the suspect ones
+    std::uint32_t sparse_present = 0;  // of those, in sparse groups
+    std::uint32_t suspects = 0;        // of those
     std::uint32_t prev_waiting = kNone;
     std::uint32_t next_waiting = kNone;  // also links unused entries
+    std::uint32_t late_lane = kNone;     // while late
     bool used = false;
     bool candidate = false;
+    bool sparse_candidate = false;
+    bool partial = false;  // a sparse group has some of its shards only
     Lateness lateness = Lateness::kNotWaiting;
   };
+  static_assert(sizeof(Entry) == 128);
 
   struct List {
     std::uint32_t head = kNone;
     std::uint32_t tail = kNone;
   };
 
-  struct Namespace {
-    std::vector<ComponentSpec> components;
-    std::uint64_t block_bytes = 0;
-    std::uint32_t lane = 0;
+  struct Group {
+    GroupSpec spec;
+    std::uint32_t shards = 0;
   };
 
-  // Blocks whose components take the same slot sizes: evicting any of them makes room for any other.
+  struct Namespace {
+    std::vector<ComponentSpec> components;
+    std::vector<GroupSpec> specs;  // as given
+    std::vector<Group> groups;     // by group number
+    std::uint32_t dense_groups = 0;
+    bool simple = false;  // one group, dense and of ratio 1
+    std::uint64_t block_bytes = 0;
+    std::uint32_t lane = kNone;         // of dense parts, kNone without dense groups
+    std::uint32_t sparse_lane = kNone;  // kNone without sparse groups
+  };
+
+  // Parts of blocks whose components take the same slot sizes: evicting any of them makes room for any other.
   struct Lane {
     std::vector<std::uint64_t> slot_sizes;  // ascending, each once
-    List late;                              // incomplete for too long, oldest first
+    Part part = Part::kWhole;
+    std::uint32_t policy_lane = 0;  // its number in the part's policy
+    List late;                      // incomplete for too long, oldest first
     std::uint32_t evictions_since_reclaim = 0;
     bool Has(std::uint64_t slot_bytes) const;
   };
 
-  BlockCache(const CacheConfig& config, pool::Pool& pool, std::unique_ptr<EvictionPolicy> policy);
+  BlockCache(const CacheConfig& config, pool::Pool& pool, PolicyFactory policies,
+             std::unique_ptr<EvictionPolicy> policy);
 
   // block_cache.cc
   const Namespace* FindNamespace(NamespaceRow row) const;
-  Result<std::uint32_t> LaneFor(std::span<const ComponentSpec> components);
+  static Status DescribeGroups(std::span<const GroupSpec> groups, Namespace& space);
+  Result<std::uint32_t> LaneFor(const Namespace& space, Part part);
   std::uint32_t HashOf(NamespaceRow row, const state::BlockHash& hash) const;
   std::uint32_t Lookup(NamespaceRow row, const state::BlockHash& hash) const;
   const Entry* Deref(BlockRef ref) const;
   Entry* Deref(BlockRef ref) { return const_cast<Entry*>(std::as_const(*this).Deref(ref)); }
   BlockRef RefOf(std::uint32_t entry) const { return BlockRef{entry, entries_[entry].generation}; }
-  void TouchEntry(std::uint32_t entry);
+  void TouchEntry(std::uint32_t entry, std::uint32_t groups);
+  template <typename Visit>
+  void Walk(NamespaceRow row, std::span<const state::BlockHash> hashes, Visit&& visit) const;
+  bool HasGroups(const BlockUse& use) const;
+  bool Pin(BlockRef ref, bool granted);
   void AdvanceClock(std::uint64_t now_ns) { now_ns_ = std::max(now_ns_, now_ns); }
 
   // entries.cc
   std::uint32_t NewEntry(NamespaceRow row, const state::BlockHash& hash, std::uint32_t depth);
   void Settle(std::uint32_t entry);
   void UpdateCandidate(std::uint32_t entry);
-  void SetParent(std::uint32_t entry, const state::BlockHash& parent);
+  void SetParent(std::uint32_t entry, const state::BlockHash& parent, std::uint32_t parent_depth);
   void Attach(std::uint32_t entry, std::uint32_t slot, const CommitRequest& request);
   void Detach(std::uint32_t entry, std::uint32_t slot);
   void UnlinkSlot(std::uint32_t entry, std::uint32_t slot);
   void FreeSlot(std::uint32_t slot);
   void FreeDraining(std::uint32_t entry);
   std::uint32_t FindComponent(const Entry& entry, std::uint32_t component) const;
-  void SetLacking(std::uint32_t entry, std::uint32_t lacking);
+  Part PartOf(const Namespace& space, std::uint32_t component) const {
+    return space.groups[space.components[component].group].spec.dense ? Part::kWhole : Part::kSparse;
+  }
+  EvictionPolicy& PolicyOf(Part part) { return part == Part::kWhole ? *policy_ : *sparse_policy_; }
+  void Recount(std::uint32_t entry);
+  void RecountGroups(std::uint32_t entry, const Namespace& space);
+  void UpdateWaiting(std::uint32_t entry);
   List& ListOf(const Entry& entry);
   void SetLateness(std::uint32_t entry, Lateness lateness);
 
@@ -299,8 +359,14 @@ class BlockCache {
   bool ReclaimAny(std::uint64_t slot_bytes);
   bool ReclaimColder(std::uint64_t slot_bytes, std::uint32_t own_lane, std::uint64_t own_last_use_ns);
   bool IsEvictable(const Entry& entry) const;
-  void Evict(std::uint32_t entry);
+  void Evict(std::uint32_t entry, Part part);
+  void DropPartialGroups(std::uint32_t entry);
+  std::optional<std::uint32_t> Victim(const Lane& lane) const;
+  std::uint64_t LastUse(std::uint32_t entry, Part part) const;
+  pool::SlotIndex SlotOf(std::uint32_t entry, Part part) const;
+  Part PartOfSlot(std::uint32_t slot) const;
   std::uint32_t ColdestLane(std::uint64_t slot_bytes, bool with_that_size) const;
+  std::uint32_t ColdestLaneOf(Part part) const;
   bool Revoke(std::uint32_t& budget);
 
   // restore.cc
@@ -309,7 +375,9 @@ class BlockCache {
 
   const CacheConfig config_;
   pool::Pool& pool_;
-  std::unique_ptr<EvictionPolicy> policy_;
+  const PolicyFactory policies_;
+  std::unique_ptr<EvictionPolicy> policy_;         // of whole blocks
+  std::unique_ptr<EvictionPolicy> sparse_policy_;  // of sparse parts; made with the first sparse group
   LeaseRevoker* revoker_ = nullptr;
   BlockIndex index_;
   std::vector<Entry> entries_;

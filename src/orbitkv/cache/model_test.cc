@@ -2,6 +2,7 @@
 //
 // The model does not predict which block is evicted. It knows what was committed, what is pinned and what is doubted,
 // and demands that only blocks that may go are gone, and that bytes are where they were committed.
+#include <algorithm>
 #include <gtest/gtest.h>
 #include <map>
 #include <optional>
@@ -16,7 +17,7 @@ namespace orbitkv::cache {
 namespace {
 
 constexpr std::uint64_t kUnits = 24;
-constexpr std::uint32_t kRows = 3;
+constexpr std::uint32_t kRows = 4;
 constexpr std::uint32_t kChains = 6;
 constexpr std::uint32_t kDepths = 8;
 
@@ -51,7 +52,7 @@ struct Held {
 struct Block {
   std::map<std::uint32_t, Range> committed;  // by component, the last one; may have been evicted since
   std::set<std::uint32_t> suspect;
-  bool was_served = false;  // after the last step
+  std::uint32_t groups = 0;  // complete after the last step
 };
 
 class Model final : public LeaseRevoker {
@@ -61,6 +62,11 @@ class Model final : public LeaseRevoker {
     t_.Add(NamespaceRow(1), {{.slot_bytes = kTestUnit}});
     t_.Add(NamespaceRow(2), {{.shard = 0, .slot_bytes = 1000}, {.shard = 1, .slot_bytes = 1000}});
     t_.Add(NamespaceRow(3), {{.group = 0, .slot_bytes = 2500}, {.group = 1, .slot_bytes = 700}});
+    t_.Add(NamespaceRow(4),
+           {{.group = 0, .slot_bytes = 1000},
+            {.group = 1, .shard = 0, .slot_bytes = 600},
+            {.group = 1, .shard = 1, .slot_bytes = 600}},
+           {{.ratio = 1, .dense = true}, {.ratio = 2, .dense = false}});
     t_.cache->SetLeaseRevoker(this);
   }
 
@@ -127,14 +133,22 @@ class Model final : public LeaseRevoker {
     return t_.cache->Find(key.namespace_row(), TestCache::Hash(key.number()));
   }
   std::uint32_t Components(const Key& key) const { return t_.cache->ComponentCount(key.namespace_row()); }
+  BlockUse Groups(const Key& key) const { return t_.Use(key.number(), key.namespace_row()); }
+  static std::uint32_t GroupOf(const Key& key, std::uint32_t component) {
+    return key.row < 3 ? 0 : std::min(component, 1U);
+  }
+  static std::uint32_t Ratio(const Key& key, std::uint32_t component) { return key.row == 4 && component > 0 ? 2 : 1; }
+  bool Complete(const Key& key, std::uint32_t component) const {
+    return ((Groups(key).groups >> GroupOf(key, component)) & 1U) != 0;
+  }
 
   void Reserve() {
     const Key key = RandomKey();
     const auto component = static_cast<std::uint32_t>(prng_.Below(Components(key)));
-    const bool served = Served(key).has_value();
+    const bool complete = Complete(key, component);
     const auto outcome = t_.cache->Reserve(key.namespace_row(), TestCache::Hash(key.number()), component, t_.now);
     Trace(static_cast<std::uint64_t>(outcome.status));
-    if (served) {
+    if (complete) {
       ASSERT_EQ(outcome.status, ReserveStatus::kHaveIt);
     }
     if (outcome.status != ReserveStatus::kSlot) return;
@@ -147,14 +161,17 @@ class Model final : public LeaseRevoker {
   void Commit() {
     if (reserved_.empty()) return;
     const Reserved one = TakeRandom(reserved_);
+    const std::uint32_t ratio = Ratio(one.key, one.component);
     CommitRequest request =
-        t_.Request(one.key.number(), one.key.depth, one.slot, one.component, one.key.namespace_row());
-    const bool served = Served(one.key).has_value();
+        t_.Request(one.key.number(), one.key.depth, one.slot, one.component, one.key.namespace_row(), ratio);
+    const bool complete = Complete(one.key, one.component);
     Block& block = blocks_[one.key];
     const CommitOutcome outcome = t_.cache->Commit(request, t_.now);
     Trace(static_cast<std::uint64_t>(outcome));
-    if (served || block.suspect.contains(one.component)) {
-      ASSERT_EQ(outcome, served ? CommitOutcome::kAlreadyThere : CommitOutcome::kLost);
+    if ((one.key.depth + 1) % ratio != 0) {
+      ASSERT_EQ(outcome, CommitOutcome::kLost);
+    } else if (complete || block.suspect.contains(one.component)) {
+      ASSERT_EQ(outcome, complete ? CommitOutcome::kAlreadyThere : CommitOutcome::kLost);
     }
     if (outcome != CommitOutcome::kStored) return;
     block.committed[one.component] = Range{one.slot.offset, one.slot.slot_bytes, one.slot.generation};
@@ -169,20 +186,20 @@ class Model final : public LeaseRevoker {
 
   void PinFound() {
     const Key key = RandomKey();
-    const auto ref = Served(key);
-    if (!ref || found_.size() > 6) return;
-    ASSERT_TRUE(t_.cache->PinFound(*ref));
-    found_.push_back({key, *ref, {}});
+    const BlockUse use = Groups(key);
+    if (use.groups == 0 || found_.size() > 6) return;
+    ASSERT_TRUE(t_.cache->PinFound(use));
+    found_.push_back({key, use.ref, {}});
   }
 
   void PinGranted() {
     const Key key = RandomKey();
-    const auto ref = Served(key);
-    if (!ref || granted_.size() > 4) return;
-    ASSERT_TRUE(t_.cache->PinGranted(*ref));
-    Held held{key, *ref, {}};
+    const BlockUse use = Groups(key);
+    if (use.groups == 0 || granted_.size() > 4) return;
+    ASSERT_TRUE(t_.cache->PinGranted(use));
+    Held held{key, use.ref, {}};
     for (std::uint32_t component = 0; component < Components(key); ++component) {
-      held.plan.push_back(blocks_[key].committed.at(component));
+      if (Complete(key, component)) held.plan.push_back(blocks_[key].committed.at(component));
     }
     granted_.push_back(held);
   }
@@ -213,10 +230,10 @@ class Model final : public LeaseRevoker {
         ASSERT_TRUE(t_.cache->Drop(refs_[key], component, DropReason::kWithdrawn));
         block.committed.erase(component);
       }
-    } else if (const auto ref = Served(key)) {
-      refs_[key] = *ref;
+    } else if (Complete(key, component)) {
+      refs_[key] = Groups(key).ref;
       block.suspect.insert(component);
-      ASSERT_TRUE(t_.cache->MarkSuspect(*ref, component));
+      ASSERT_TRUE(t_.cache->MarkSuspect(refs_[key], component));
     }
   }
 
@@ -230,18 +247,19 @@ class Model final : public LeaseRevoker {
     std::set<Range> ranges;
     std::uint64_t served_count = 0;
     for (auto& [key, block] : blocks_) {
-      const auto ref = Served(key);
-      if (ref) {
-        ++served_count;
-        CheckServed(key, block, *ref, ranges);
-      } else if (block.was_served && block.suspect.empty()) {
+      const BlockUse use = Groups(key);
+      const bool served = Served(key).has_value();
+      served_count += served ? 1 : 0;
+      ASSERT_EQ(served, (use.groups & 1U) != 0 && (key.row != 3 || use.groups == 3));
+      ASSERT_NO_FATAL_FAILURE(CheckPresent(key, block, use, ranges));
+      if ((block.groups & ~use.groups) != 0 && block.suspect.empty()) {
         ASSERT_FALSE(Pins(granted_, key)) << "a granted block is gone";
         ASSERT_FALSE(Pins(found_, key)) << "a leased block is gone";
         ASSERT_GT(counters().evictions, evictions_before_) << "a block went without an eviction";
       }
-      block.was_served = ref.has_value();
+      block.groups = use.groups;
       for (const std::uint32_t component : block.suspect) {
-        ASSERT_FALSE(ref);
+        ASSERT_FALSE(Complete(key, component));
         const auto plan = t_.cache->PlanSuspect(refs_[key], component);
         ASSERT_TRUE(plan);
         ASSERT_EQ(plan->generation, block.committed.at(component).generation);
@@ -265,11 +283,14 @@ class Model final : public LeaseRevoker {
     ASSERT_LE(t_.cache->gauges().entries, 120U);
   }
 
-  void CheckServed(const Key& key, const Block& block, BlockRef ref, std::set<Range>& ranges) {
-    ASSERT_TRUE(block.suspect.empty());
-    ASSERT_EQ(block.committed.size(), Components(key)) << "served, but never committed";
-    for (const auto& [component, range] : block.committed) {
-      const auto plan = t_.cache->Plan(ref, component);
+  // Of a complete group every component is where it was committed.
+  void CheckPresent(const Key& key, const Block& block, const BlockUse& use, std::set<Range>& ranges) {
+    for (std::uint32_t component = 0; component < Components(key); ++component) {
+      if (((use.groups >> GroupOf(key, component)) & 1U) == 0) continue;
+      ASSERT_FALSE(block.suspect.contains(component));
+      ASSERT_TRUE(block.committed.contains(component)) << "complete, but never committed";
+      const Range& range = block.committed.at(component);
+      const auto plan = t_.cache->Plan(use.ref, component);
       ASSERT_TRUE(plan);
       ASSERT_EQ(plan->offset, range.offset);
       ASSERT_EQ(plan->generation, range.generation);
@@ -312,7 +333,7 @@ class CacheModel : public ::testing::TestWithParam<std::uint64_t> {};
 
 TEST_P(CacheModel, InvariantsHoldAtEveryStep) {
   Model model(GetParam());
-  for (int step = 0; step < 6000; ++step) {
+  for (int step = 0; step < 10000; ++step) {
     model.Step();
     ASSERT_FALSE(HasFatalFailure()) << "seed " << GetParam() << ", step " << step;
   }

@@ -21,7 +21,7 @@ ReserveOutcome BlockCache::Reserve(NamespaceRow row, const state::BlockHash& has
   if (const std::uint32_t entry = Lookup(row, hash); entry != kNone) {
     const std::uint32_t slot = FindComponent(entries_[entry], component);
     if (slot != kNone && nodes_[slot].use == SlotUse::kPresent) {
-      TouchEntry(entry);
+      TouchEntry(entry, 1U << space->components[component].group);
       return {.status = ReserveStatus::kHaveIt};
     }
     if (slot != kNone) {
@@ -64,7 +64,10 @@ CommitOutcome BlockCache::Commit(const CommitRequest& request, std::uint64_t now
     ++(outcome == CommitOutcome::kAlreadyThere ? counters_.already_there : counters_.lost_commits);
     return outcome;
   };
-  if (request.parent.has_value() != (request.depth > 0)) return give_back(CommitOutcome::kLost);
+  const ComponentSpec& component = space->components[request.component];
+  const GroupSpec& group = space->groups[component.group].spec;
+  if ((std::uint64_t{request.depth} + 1) % group.ratio != 0) return give_back(CommitOutcome::kLost);
+  if (request.parent.has_value() != (request.depth >= group.ratio)) return give_back(CommitOutcome::kLost);
   std::uint32_t index = Lookup(request.row, request.hash);
   if (index != kNone) {
     if (entries_[index].depth != request.depth) return give_back(CommitOutcome::kLost);
@@ -78,7 +81,6 @@ CommitOutcome BlockCache::Commit(const CommitRequest& request, std::uint64_t now
     index = NewEntry(request.row, request.hash, request.depth);
     if (index == kNone) return give_back(CommitOutcome::kLost);
   }
-  const ComponentSpec& component = space->components[request.component];
   ORBITKV_CHECK(pool_.Seal(request.slot, request.generation,
                            pool::SlotIdentity{.row = request.row,
                                               .hash = request.hash,
@@ -90,7 +92,8 @@ CommitOutcome BlockCache::Commit(const CommitRequest& request, std::uint64_t now
                                               .last_use_ns = now_ns_,
                                               .checksum = request.checksum}));
   Attach(index, slot, request);
-  if (request.parent) SetParent(index, *request.parent);
+  const bool links = group.dense && request.parent.has_value();
+  if (links) SetParent(index, *request.parent, request.depth - group.ratio);
   UpdateCandidate(index);
   return CommitOutcome::kStored;
 }

@@ -43,7 +43,7 @@ Status BlockCache::MarkSuspect(BlockRef ref, std::uint32_t component) {
   nodes_[slot].use = SlotUse::kSuspect;
   ++entry->suspects;
   ++gauges_.suspect;
-  SetLacking(ref.index, entry->lacking + 1);
+  Recount(ref.index);
   UpdateCandidate(ref.index);
   return {};
 }
@@ -58,7 +58,8 @@ Status BlockCache::ClearSuspect(BlockRef ref, std::uint32_t component) {
   nodes_[slot].use = SlotUse::kPresent;
   --entry->suspects;
   --gauges_.suspect;
-  SetLacking(ref.index, entry->lacking - 1);
+  Recount(ref.index);
+  if (entry->lacking == 0 && !entry->partial) SetLateness(ref.index, Lateness::kNotWaiting);
   UpdateCandidate(ref.index);
   return {};
 }

@@ -13,6 +13,7 @@ namespace {
 
 constexpr std::uint32_t kLateTries = 4;      // late blocks looked at: pinned ones are passed over
 constexpr std::uint32_t kWindowTries = 8;    // windows looked at for one reservation
+constexpr std::uint32_t kEntryTries = 64;    // evictions for one entry of the index
 constexpr std::uint32_t kReclaimEvery = 32;  // own evictions between two slabs taken from colder sizes
 
 }  // namespace
@@ -21,11 +22,51 @@ bool BlockCache::IsEvictable(const Entry& entry) const {
   return entry.found == 0 && entry.granted == 0 && entry.suspects == 0;
 }
 
-void BlockCache::Evict(std::uint32_t index) {
-  ORBITKV_CHECK(IsEvictable(entries_[index]));
+// Takes all of the block, or its sparse part alone.
+void BlockCache::Evict(std::uint32_t index, Part part) {
+  const Entry& entry = entries_[index];
+  ORBITKV_CHECK(IsEvictable(entry));
   ++counters_.evictions;
-  while (entries_[index].present > 0) Detach(index, entries_[index].first_slot);
+  if (part == Part::kWhole) {
+    while (entry.present > 0) Detach(index, entry.first_slot);
+  } else {
+    while (entry.sparse_present > 0) Detach(index, SlotOf(index, Part::kSparse).value());
+  }
   Settle(index);
+}
+
+// What is left of a block whose dense part is there: the sparse groups that lack shards go.
+void BlockCache::DropPartialGroups(std::uint32_t index) {
+  const Entry& entry = entries_[index];
+  ORBITKV_CHECK(IsEvictable(entry));
+  const Namespace& space = namespaces_[entry.row.value()];
+  ++counters_.evictions;
+  for (std::uint32_t slot = entry.first_slot; slot != kNone;) {
+    const std::uint32_t next = nodes_[slot].next;
+    const std::uint32_t group = space.components[nodes_[slot].component].group;
+    if (!space.groups[group].spec.dense && ((entry.complete >> group) & 1U) == 0) Detach(index, slot);
+    slot = next;
+  }
+  Settle(index);
+}
+
+std::optional<std::uint32_t> BlockCache::Victim(const Lane& lane) const {
+  return (lane.part == Part::kWhole ? policy_ : sparse_policy_)->Victim(lane.policy_lane);
+}
+
+std::uint64_t BlockCache::LastUse(std::uint32_t index, Part part) const {
+  return part == Part::kWhole ? entries_[index].last_use_ns : entries_[index].sparse_use_ns;
+}
+
+BlockCache::Part BlockCache::PartOfSlot(std::uint32_t slot) const {
+  return PartOf(namespaces_[entries_[nodes_[slot].owner].row.value()], nodes_[slot].component);
+}
+
+// A slot of that part, which has one.
+pool::SlotIndex BlockCache::SlotOf(std::uint32_t index, Part part) const {
+  std::uint32_t slot = entries_[index].first_slot;
+  while (PartOfSlot(slot) != part) slot = nodes_[slot].next;
+  return pool::SlotIndex(slot);
 }
 
 // The lane whose victim was used longest ago, among those that have the size or among those that have not.
@@ -34,10 +75,23 @@ std::uint32_t BlockCache::ColdestLane(std::uint64_t slot_bytes, bool with_that_s
   std::uint64_t last_use_ns = std::numeric_limits<std::uint64_t>::max();
   for (std::uint32_t lane = 0; lane < lanes_.size(); ++lane) {
     if (lanes_[lane].Has(slot_bytes) != with_that_size) continue;
-    const auto victim = policy_->Victim(lane);
-    if (!victim || entries_[*victim].last_use_ns >= last_use_ns) continue;
+    const auto victim = Victim(lanes_[lane]);
+    if (!victim || LastUse(*victim, lanes_[lane].part) >= last_use_ns) continue;
     coldest = lane;
-    last_use_ns = entries_[*victim].last_use_ns;
+    last_use_ns = LastUse(*victim, lanes_[lane].part);
+  }
+  return coldest;
+}
+
+std::uint32_t BlockCache::ColdestLaneOf(Part part) const {
+  std::uint32_t coldest = kNone;
+  std::uint64_t last_use_ns = std::numeric_limits<std::uint64_t>::max();
+  for (std::uint32_t lane = 0; lane < lanes_.size(); ++lane) {
+    if (lanes_[lane].part != part) continue;
+    const auto victim = Victim(lanes_[lane]);
+    if (!victim || LastUse(*victim, part) >= last_use_ns) continue;
+    coldest = lane;
+    last_use_ns = LastUse(*victim, part);
   }
   return coldest;
 }
@@ -48,7 +102,11 @@ bool BlockCache::EvictLate(std::uint64_t slot_bytes) {
     std::uint32_t entry = lane.late.head;
     for (std::uint32_t tries = 0; tries < kLateTries && entry != kNone; ++tries) {
       if (IsEvictable(entries_[entry])) {
-        Evict(entry);
+        if (entries_[entry].lacking == 0) {
+          DropPartialGroups(entry);
+        } else {
+          Evict(entry, Part::kWhole);
+        }
         return true;
       }
       entry = entries_[entry].next_waiting;
@@ -66,12 +124,12 @@ bool BlockCache::Reclaim(std::optional<pool::Window> window, std::uint64_t keep_
     const SlotNode& node = nodes_[slot.value()];
     if (node.use != SlotUse::kPresent || !IsEvictable(entries_[node.owner])) return false;
     ++total;
-    if (entries_[node.owner].last_use_ns >= keep_since_ns) ++kept_dear;
+    if (LastUse(node.owner, PartOfSlot(slot.value())) >= keep_since_ns) ++kept_dear;
     return true;
   });
   if (!all || total == 0 || kept_dear * 2 > total) return false;
   pool_.ForEachSlot(*window, [&](pool::SlotIndex slot) {
-    Evict(nodes_[slot.value()].owner);
+    Evict(nodes_[slot.value()].owner, PartOfSlot(slot.value()));
     return true;
   });
   ++counters_.reclaimed_slabs;
@@ -81,8 +139,8 @@ bool BlockCache::Reclaim(std::optional<pool::Window> window, std::uint64_t keep_
 bool BlockCache::ReclaimAny(std::uint64_t slot_bytes) {
   constexpr auto kAnyAge = std::numeric_limits<std::uint64_t>::max();
   if (const std::uint32_t lane = ColdestLane(slot_bytes, false); lane != kNone) {
-    const std::uint32_t victim = policy_->Victim(lane).value();
-    if (Reclaim(pool_.WindowAt(pool::SlotIndex(entries_[victim].first_slot), slot_bytes), kAnyAge)) return true;
+    const std::uint32_t victim = Victim(lanes_[lane]).value();
+    if (Reclaim(pool_.WindowAt(SlotOf(victim, lanes_[lane].part), slot_bytes), kAnyAge)) return true;
   }
   for (std::uint32_t tries = 0; tries < kWindowTries; ++tries) {
     const auto window = pool_.NextWindow(slot_bytes);
@@ -96,30 +154,34 @@ bool BlockCache::ReclaimColder(std::uint64_t slot_bytes, std::uint32_t own_lane,
   if (lanes_.size() == 1 || lanes_[own_lane].evictions_since_reclaim < kReclaimEvery) return false;
   const std::uint32_t other = ColdestLane(slot_bytes, false);
   if (other == kNone) return false;
-  const std::uint32_t victim = policy_->Victim(other).value();
-  if (entries_[victim].last_use_ns >= own_last_use_ns) return false;
+  const Part part = lanes_[other].part;
+  const std::uint32_t victim = Victim(lanes_[other]).value();
+  if (LastUse(victim, part) >= own_last_use_ns) return false;
   lanes_[own_lane].evictions_since_reclaim = 0;
-  return Reclaim(pool_.WindowAt(pool::SlotIndex(entries_[victim].first_slot), slot_bytes), own_last_use_ns);
+  return Reclaim(pool_.WindowAt(SlotOf(victim, part), slot_bytes), own_last_use_ns);
 }
 
 bool BlockCache::MakeRoom(std::uint64_t slot_bytes) {
   if (EvictLate(slot_bytes)) return true;
   const std::uint32_t lane = ColdestLane(slot_bytes, true);
   if (lane == kNone) return ReclaimAny(slot_bytes);
-  const std::uint32_t victim = policy_->Victim(lane).value();
-  if (ReclaimColder(slot_bytes, lane, entries_[victim].last_use_ns)) return true;
+  const Part part = lanes_[lane].part;
+  const std::uint32_t victim = Victim(lanes_[lane]).value();
+  if (ReclaimColder(slot_bytes, lane, LastUse(victim, part))) return true;
   ++lanes_[lane].evictions_since_reclaim;
-  Evict(victim);
+  Evict(victim, part);
   return true;
 }
 
-// A free entry of the index, from the coldest leaf of all sizes.
+// A free entry of the index, from the coldest leaf of all sizes; without one, from blocks that have a sparse part only.
 bool BlockCache::MakeEntryRoom() {
   std::uint32_t revokes = config_.max_revokes;
   do {
-    const std::uint32_t lane = ColdestLane(0, false);  // no lane has slots of size 0
-    if (lane != kNone) {
-      Evict(policy_->Victim(lane).value());
+    for (std::uint32_t tries = 0; tries < kEntryTries; ++tries) {
+      std::uint32_t lane = ColdestLaneOf(Part::kWhole);
+      if (lane == kNone) lane = ColdestLaneOf(Part::kSparse);
+      if (lane == kNone) break;
+      Evict(Victim(lanes_[lane]).value(), lanes_[lane].part);
       if (free_entries_ != kNone) return true;
     }
   } while (Revoke(revokes));

@@ -25,8 +25,8 @@ struct TestCache {
     cache = std::move(*BlockCache::Create(config, *pool));
   }
 
-  void Add(NamespaceRow row, std::vector<ComponentSpec> components) {
-    EXPECT_TRUE(cache->AddNamespace(row, components));
+  void Add(NamespaceRow row, std::vector<ComponentSpec> components, std::vector<GroupSpec> groups = {}) {
+    EXPECT_TRUE(cache->AddNamespace(row, components, groups));
   }
 
   static state::BlockHash Hash(std::uint64_t number) {
@@ -36,13 +36,13 @@ struct TestCache {
     return hash;
   }
 
-  // Block number b at depth d continues block b - 1, except at depth 0.
+  // Block number b at depth d continues block b - ratio, except for the first one.
   CommitRequest Request(std::uint64_t number, std::uint32_t depth, const pool::Slot& slot, std::uint32_t component = 0,
-                        NamespaceRow row = kRow) const {
+                        NamespaceRow row = kRow, std::uint32_t ratio = 1) const {
     CommitRequest request;
     request.row = row;
     request.hash = Hash(number);
-    if (depth > 0) request.parent = Hash(number - 1);
+    if (depth >= ratio) request.parent = Hash(number - ratio);
     request.depth = depth;
     request.component = component;
     request.slot = slot.index;
@@ -52,15 +52,25 @@ struct TestCache {
   }
 
   // Reserves and commits; false when there was no slot.
-  bool Publish(std::uint64_t number, std::uint32_t depth, std::uint32_t component = 0, NamespaceRow row = kRow) {
+  bool Publish(std::uint64_t number, std::uint32_t depth, std::uint32_t component = 0, NamespaceRow row = kRow,
+               std::uint32_t ratio = 1) {
     const ReserveOutcome reserved = cache->Reserve(row, Hash(number), component, ++now);
     if (reserved.status != ReserveStatus::kSlot) return false;
-    EXPECT_EQ(cache->Commit(Request(number, depth, reserved.slot, component, row), now), CommitOutcome::kStored);
+    EXPECT_EQ(cache->Commit(Request(number, depth, reserved.slot, component, row, ratio), now), CommitOutcome::kStored);
     return true;
   }
 
   bool Has(std::uint64_t number, NamespaceRow row = kRow) const { return cache->Find(row, Hash(number)).has_value(); }
   BlockRef Ref(std::uint64_t number, NamespaceRow row = kRow) const { return cache->Find(row, Hash(number)).value(); }
+
+  // The groups that are complete.
+  std::uint32_t Groups(std::uint64_t number, NamespaceRow row = kRow) const { return Use(number, row).groups; }
+  BlockUse Use(std::uint64_t number, NamespaceRow row = kRow) const {
+    std::vector<BlockUse> uses;
+    const state::BlockHash hash = Hash(number);
+    cache->LookUp(row, std::span(&hash, 1), uses);
+    return uses.at(0);
+  }
 
   // Damages the record of a slot.
   void Damage(pool::SlotIndex slot) { memory[(slot.value() - 1) * wire::kSlotRecordBytes / 8 + 3] ^= 1U; }
