@@ -54,6 +54,19 @@ std::string IncarnationHex(const Incarnation& incarnation) {
   return fmt::format("{:016x}{:016x}", incarnation.hi, incarnation.lo);
 }
 
+Result<state::GroupShape> ToShape(const wire::CacheGroup& group) {
+  state::GroupShape shape{group.block_tokens(), group.page_count(), group.page_bytes()};
+  shape.span_tokens = group.span_tokens();
+  shape.hash_block_tokens = group.hash_block_tokens();
+  switch (group.kind()) {
+    case wire::CacheGroup::KIND_FULL_ATTENTION: shape.kind = state::GroupKind::kFullAttention; return shape;
+    case wire::CacheGroup::KIND_SLIDING_WINDOW: shape.kind = state::GroupKind::kSlidingWindow; return shape;
+    case wire::CacheGroup::KIND_RECURRENT: shape.kind = state::GroupKind::kRecurrent; return shape;
+    case wire::CacheGroup::KIND_CHUNKED_LOCAL: shape.kind = state::GroupKind::kChunkedLocal; return shape;
+    default: return Fail(Code::kInvalid, "a cache group of unknown kind", static_cast<std::uint64_t>(group.kind()));
+  }
+}
+
 Result<service::Role> ToRole(wire::Register::Role role) {
   switch (role) {
     case wire::Register::ROLE_SCHEDULER: return service::Role::kScheduler;
@@ -95,7 +108,7 @@ Result<service::Registration> DecodeRegister(std::span<const std::byte> bytes) {
     registration.representation = digest;
   }
   for (const wire::CacheGroup& group : message.groups()) {
-    registration.groups.push_back({group.block_tokens(), group.page_count(), group.page_bytes()});
+    ORBITKV_ASSIGN_OR_RETURN(registration.groups.emplace_back(), ToShape(group));
   }
   return registration;
 }

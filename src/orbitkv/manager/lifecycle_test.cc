@@ -58,6 +58,26 @@ TEST(Lifecycle, RegistrationKeepsEveryField) {
   EXPECT_EQ(decoded->groups[0], (state::GroupShape{32, 30, 24576}));
 }
 
+TEST(Lifecycle, RegistrationKeepsTheRulesOfGroups) {
+  wire::Register message = GoodRegister();
+  const wire::CacheGroup::Kind kinds[] = {wire::CacheGroup::KIND_SLIDING_WINDOW, wire::CacheGroup::KIND_RECURRENT,
+                                          wire::CacheGroup::KIND_CHUNKED_LOCAL};
+  for (const auto kind : kinds) {
+    auto& group = *message.add_groups();
+    group.set_kind(kind);
+    group.set_span_tokens(64);
+    group.set_hash_block_tokens(16);
+  }
+  const auto decoded = DecodeRegister(Bytes(message));
+  ASSERT_TRUE(decoded);
+  ASSERT_EQ(decoded->groups.size(), 4U);
+  EXPECT_EQ(decoded->groups[1], (state::GroupShape{0, 0, 0, state::GroupKind::kSlidingWindow, 64, 16}));
+  EXPECT_EQ(decoded->groups[2].kind, state::GroupKind::kRecurrent);
+  EXPECT_EQ(decoded->groups[3].kind, state::GroupKind::kChunkedLocal);
+  message.mutable_groups(3)->set_kind(static_cast<wire::CacheGroup::Kind>(4));
+  EXPECT_EQ(CodeOf(message), Code::kInvalid);
+}
+
 TEST(Lifecycle, BadRegistrationsAreRefused) {
   wire::Register message = GoodRegister();
   message.set_computation_digest("short");

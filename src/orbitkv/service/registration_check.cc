@@ -11,27 +11,64 @@ namespace {
 
 constexpr std::size_t kMaxNameBytes = 256;
 
+std::string DescribeRule(const state::GroupShape& group) {
+  switch (group.kind) {
+    case state::GroupKind::kFullAttention: return "full attention";
+    case state::GroupKind::kSlidingWindow: return fmt::format("a window of {} tokens", group.span_tokens);
+    case state::GroupKind::kRecurrent: return "recurrent state";
+    case state::GroupKind::kChunkedLocal: return fmt::format("chunks of {} tokens", group.span_tokens);
+  }
+  return fmt::format("kind {}", static_cast<int>(group.kind));
+}
+
+std::string DescribeRules(const std::vector<state::GroupShape>& groups) {
+  std::string text;
+  for (const state::GroupShape& group : groups) {
+    text +=
+        fmt::format("{}{} with blocks of {} tokens", text.empty() ? "" : ", ", DescribeRule(group), group.block_tokens);
+  }
+  return fmt::format("{}, hashed every {} tokens", text, state::HashBlockTokens(groups));
+}
+
 std::string Describe(const std::vector<state::GroupShape>& groups) {
   std::string text;
   for (const state::GroupShape& group : groups) {
-    if (!text.empty()) text += ", ";
-    text += fmt::format("{} pages of {} bytes per block of {} tokens", group.page_count, group.page_bytes,
-                        group.block_tokens);
+    text += fmt::format("{}{} pages of {} bytes per block of {} tokens for {}", text.empty() ? "" : ", ",
+                        group.page_count, group.page_bytes, group.block_tokens, DescribeRule(group));
   }
-  return text;
+  return fmt::format("{}, hashed every {} tokens", text, state::HashBlockTokens(groups));
 }
 
 std::string CheckGroups(const Registration& registration) {
   if (registration.groups.empty()) return "a worker registers its cache groups, this one names none";
-  if (registration.groups.size() > 1) {
-    return fmt::format("{} cache groups: models with more than one are not supported yet", registration.groups.size());
+  for (const state::GroupShape& group : registration.groups) {
+    if (group.block_tokens == 0 || group.page_count == 0 || group.page_bytes == 0) {
+      return fmt::format("an empty cache group: {}", Describe(registration.groups));
+    }
+    if (SlotBytes(group) == 0) return fmt::format("a block of 4 GiB or more: {}", Describe(registration.groups));
+    if (group.hash_block_tokens != registration.groups.front().hash_block_tokens) {
+      return fmt::format("cache groups with hash blocks of {} and {} tokens: all are hashed the same way",
+                         registration.groups.front().hash_block_tokens, group.hash_block_tokens);
+    }
+  }
+  if (const auto contract = ContractOf(registration.groups, registration.shard_count); !contract) {
+    return fmt::format("{} ({}, {}): {}", contract.error().text, contract.error().a, contract.error().b,
+                       Describe(registration.groups));
   }
   const state::GroupShape& group = registration.groups.front();
-  if (group.block_tokens == 0 || group.page_count == 0 || group.page_bytes == 0) {
-    return fmt::format("an empty cache group: {}", Describe(registration.groups));
+  if (registration.groups.size() > 1 || group.kind != state::GroupKind::kFullAttention ||
+      state::HashBlockTokens(registration.groups) != group.block_tokens) {
+    return fmt::format("only one group of full attention is supported yet: {}", Describe(registration.groups));
   }
-  if (SlotBytes(group) == 0) return fmt::format("a block of 4 GiB or more: {}", Describe(registration.groups));
   return {};
+}
+
+// A scheduler knows the rules of its groups, but not how workers keep a page.
+bool SameRules(const std::vector<state::GroupShape>& one, const std::vector<state::GroupShape>& other) {
+  return state::HashBlockTokens(one) == state::HashBlockTokens(other) &&
+         std::ranges::equal(one, other, [](const state::GroupShape& a, const state::GroupShape& b) {
+           return a.kind == b.kind && a.block_tokens == b.block_tokens && a.span_tokens == b.span_tokens;
+         });
 }
 
 }  // namespace
@@ -43,6 +80,16 @@ std::uint32_t SlotBytes(const state::GroupShape& group) {
   const std::uint64_t pages = group.page_bytes * group.page_count;
   const std::uint64_t bytes = (pages + 7) / 8 * 8 + std::uint64_t{8} * group.page_count;
   return pages > kMax || bytes > kMax ? 0 : static_cast<std::uint32_t>(bytes);
+}
+
+Result<state::RecoveryContract> ContractOf(std::span<const state::GroupShape> groups, std::uint32_t shard_count) {
+  state::ContractDeclaration declaration;
+  declaration.hash_block_tokens = state::HashBlockTokens(groups);
+  declaration.shard_count = shard_count;
+  for (const state::GroupShape& group : groups) {
+    declaration.groups.push_back({group.kind, group.block_tokens, group.span_tokens, SlotBytes(group)});
+  }
+  return state::RecoveryContract::Compile(declaration);
 }
 
 std::string CheckRegistration(const Registration& registration, const Limits& limits) {
@@ -85,6 +132,11 @@ std::string CheckAgreement(const Registration& registration, const Instance& ins
   if (registration.shard_count != instance.shard_count) {
     return fmt::format("instance '{}' has {} shards, this process says {}", instance.name, instance.shard_count,
                        registration.shard_count);
+  }
+  if (!registration.groups.empty() && !instance.declared.empty() &&
+      !SameRules(registration.groups, instance.declared)) {
+    return fmt::format("instance '{}' has {}; this process says {}", instance.name, DescribeRules(instance.declared),
+                       DescribeRules(registration.groups));
   }
   if (registration.role == Role::kScheduler) return {};
   if (instance.representation && *registration.representation != *instance.representation) {

@@ -137,6 +137,7 @@ Instance& Registry::Join(Instance* instance, const Registration& registration) {
   }
   ++instance->sessions;
   ++instance->attached;
+  if (instance->declared.empty()) instance->declared = registration.groups;
   if (registration.role != Role::kScheduler) {
     instance->representation = registration.representation;
     instance->groups = registration.groups;
@@ -155,8 +156,11 @@ void Registry::FormNamespace(Instance& instance, const Namespace*& formed) {
   auto space = spaces_.find(digest);
   if (space == spaces_.end()) {
     const state::GroupShape& group = instance.groups.front();
-    const Namespace made{NamespaceRow(next_row_++), digest, group, instance.shard_count, SlotBytes(group)};
-    space = spaces_.emplace(digest, made).first;
+    Result<state::RecoveryContract> contract = ContractOf(instance.groups, instance.shard_count);
+    ORBITKV_CHECK(contract.has_value());  // CheckRegistration compiled it
+    Namespace made{NamespaceRow(next_row_++), digest, group, instance.shard_count, SlotBytes(group), instance.groups,
+                   std::move(*contract)};
+    space = spaces_.emplace(digest, std::move(made)).first;
     formed = &space->second;
   }
   instance.space = &space->second;

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,7 @@
 #include "orbitkv/service/block_account.h"
 #include "orbitkv/service/limits.h"
 #include "orbitkv/service/types.h"
+#include "orbitkv/state/contract.h"
 #include "orbitkv/state/identity.h"
 
 namespace orbitkv::service {
@@ -30,12 +32,19 @@ struct Namespace {
   state::GroupShape group;
   std::uint32_t shard_count = 0;
   std::uint32_t slot_bytes = 0;  // of one block in one shard
+  std::vector<state::GroupShape> groups;
+  state::RecoveryContract contract;
 
+  // Components are numbered group by group.
+  std::uint32_t ComponentOf(std::uint32_t of_group, std::uint32_t shard) const {
+    return of_group * shard_count + shard;
+  }
   std::uint64_t block_bytes() const { return std::uint64_t{slot_bytes} * shard_count; }
 };
 
 // Pages of one block in one shard with their list of checksums. 0 when it does not fit 32 bits.
 std::uint32_t SlotBytes(const state::GroupShape& group);
+Result<state::RecoveryContract> ContractOf(std::span<const state::GroupShape> groups, std::uint32_t shard_count);
 
 struct RankSlot {
   std::optional<std::uint32_t> shard;  // known since its first worker registered
@@ -49,6 +58,7 @@ struct Instance {
   std::uint32_t shard_count = 0;
   std::optional<state::Digest> representation;  // known since the first worker registered
   std::vector<state::GroupShape> groups;
+  std::vector<state::GroupShape> declared;  // by the first process that named groups; a scheduler knows the rules only
   std::vector<RankSlot> ranks;
   std::uint32_t sessions = 0;
   std::uint32_t attached = 0;

@@ -115,6 +115,53 @@ TEST(RegistryTest, DisagreementNamesBothValues) {
   world.ExpectQuiet();
 }
 
+TEST(RegistryTest, ADisagreementAboutRulesNamesBoth) {
+  World world;
+  // A scheduler that names rules comes first: pages are the workers' matter.
+  Registration scheduler = world.Scheduler("engine", 2, 2);
+  scheduler.groups = world.Worker("engine").groups;
+  scheduler.groups[0].page_count = 0;
+  scheduler.groups[0].page_bytes = 0;
+  world.Join(scheduler);
+  world.Join(world.Worker("engine", 0, 2, 0, 2));
+  Registration other = world.Worker("engine", 1, 2, 1, 2);
+  other.groups[0].block_tokens = 48;
+  const RegisterOutcome blocks = Try(world, other);
+  ExpectRefused(blocks, Code::kRefused, "full attention with blocks of 32 tokens");
+  ExpectRefused(blocks, Code::kRefused, "full attention with blocks of 48 tokens");
+  Registration window = world.Scheduler("engine", 2, 2);
+  window.groups = scheduler.groups;
+  window.groups[0].kind = state::GroupKind::kSlidingWindow;
+  window.groups[0].span_tokens = 64;
+  const RegisterOutcome rules = Try(world, window);
+  ExpectRefused(rules, Code::kRefused, "full attention with blocks of 32 tokens");
+  ExpectRefused(rules, Code::kRefused, "a window of 64 tokens with blocks of 32 tokens");
+  Registration hashed = scheduler;
+  hashed.groups[0].hash_block_tokens = 8;
+  ExpectRefused(Try(world, hashed), Code::kRefused, "hashed every 8 tokens");
+  hashed.groups[0].hash_block_tokens = 32;
+  EXPECT_FALSE(Try(world, hashed).refused) << "the divisor named or left out is the same";
+  EXPECT_FALSE(Try(world, world.Worker("engine", 1, 2, 1, 2)).refused);
+  world.ExpectQuiet();
+}
+
+TEST(RegistryTest, RulesThatCannotBeKeptAreRefused) {
+  World world;
+  Registration worker = world.Worker("engine");
+  worker.groups[0].kind = state::GroupKind::kSlidingWindow;
+  ExpectRefused(Try(world, worker), Code::kInvalid, "a sliding window of 0 tokens");
+  worker = world.Worker("engine");
+  worker.groups[0].span_tokens = 5;
+  ExpectRefused(Try(world, worker), Code::kInvalid, "only a window or chunked group has a span");
+  worker = world.Worker("engine");
+  worker.groups[0].hash_block_tokens = 7;
+  ExpectRefused(Try(world, worker), Code::kInvalid, "no multiple of the hash block (32, 7)");
+  worker.groups.push_back(worker.groups[0]);
+  worker.groups[1].hash_block_tokens = 8;
+  ExpectRefused(Try(world, worker), Code::kInvalid, "hash blocks of 7 and 8 tokens");
+  world.ExpectQuiet();
+}
+
 TEST(RegistryTest, RegistrationsThatMakeNoSense) {
   World world;
   ExpectRefused(Try(world, world.Worker("")), Code::kInvalid, "name of the instance");
@@ -130,7 +177,7 @@ TEST(RegistryTest, RegistrationsThatMakeNoSense) {
   bad.groups.clear();
   ExpectRefused(Try(world, bad), Code::kInvalid, "none");
   bad.groups.resize(2, {32, 2, 1000});
-  ExpectRefused(Try(world, bad), Code::kInvalid, "2 cache groups");
+  ExpectRefused(Try(world, bad), Code::kInvalid, "only one group of full attention");
   bad.groups = {{32, 0, 1000}};
   ExpectRefused(Try(world, bad), Code::kInvalid, "empty cache group");
   bad.groups = {{32, 0xffffffffU, 0xffffffffffffULL}};

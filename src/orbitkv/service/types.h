@@ -30,7 +30,7 @@ struct Registration {
   std::uint32_t shard_count = 0;  // of the instance
   state::Digest computation{};
   std::optional<state::Digest> representation;  // of a worker
-  std::vector<state::GroupShape> groups;        // of a worker
+  std::vector<state::GroupShape> groups;        // of a worker; a scheduler may name those whose rules it expects
   std::string name;                             // for logs
   bool operator==(const Registration&) const = default;
 };

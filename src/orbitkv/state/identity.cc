@@ -76,17 +76,29 @@ Digest RepresentationDigest(const RepresentationIdentity& identity) {
       .Finish();
 }
 
+std::uint32_t HashBlockTokens(std::span<const GroupShape> groups) {
+  std::vector<std::uint32_t> sizes;
+  for (const GroupShape& group : groups) {
+    if (group.hash_block_tokens != 0) return group.hash_block_tokens;
+    sizes.push_back(group.block_tokens);
+  }
+  return CommonBlockTokens(sizes);
+}
+
 Digest NamespaceDigest(const Digest& computation, const Digest& representation, std::span<const GroupShape> groups,
                        std::uint32_t shard_count) {
-  DigestBuilder builder("namespace");
+  DigestBuilder builder("namespace with rules");
   builder.Add("computation", std::span<const std::byte>(computation));
   builder.Add("representation", std::span<const std::byte>(representation));
   builder.Add("shard_count", std::uint64_t{shard_count});
+  builder.Add("hash_block_tokens", std::uint64_t{HashBlockTokens(groups)});
   builder.Add("groups", std::uint64_t{groups.size()});
   for (const GroupShape& group : groups) {
     builder.Add("block_tokens", std::uint64_t{group.block_tokens});
     builder.Add("page_count", std::uint64_t{group.page_count});
     builder.Add("page_bytes", group.page_bytes);
+    builder.Add("kind", std::uint64_t{static_cast<std::uint8_t>(group.kind)});
+    builder.Add("span_tokens", std::uint64_t{group.span_tokens});
   }
   return builder.Finish();
 }

@@ -1,7 +1,7 @@
 // What makes two blocks interchangeable. The computation identity says which numbers a token prefix leads to (model,
 // configuration, engine); the representation identity says how a rank keeps those numbers in a page. Both become a
-// digest. A namespace is the computation, the representation that all ranks share, the shapes of the cache groups and
-// the number of shards; the Manager and every client form it from the same registration.
+// digest. A namespace is the computation, the representation that all ranks share, the shapes and rules of the cache
+// groups and the number of shards; the Manager and every client form it from the same registration.
 // Owns: plain values. Threads: values. Blocks: no.
 // Units: sizes in bytes and tokens.
 // Errors: Validate names the missing ingredient; an identity with an empty ingredient would let two models share
@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "orbitkv/base/result.h"
+#include "orbitkv/state/contract.h"
 #include "orbitkv/state/digest.h"
 
 namespace orbitkv::state {
@@ -70,8 +71,14 @@ struct GroupShape {
   std::uint32_t block_tokens = 0;
   std::uint32_t page_count = 0;  // pages (layers) of one block in one shard
   std::uint64_t page_bytes = 0;
+  GroupKind kind = GroupKind::kFullAttention;
+  std::uint32_t span_tokens = 0;        // of a window or chunk, 0 for the other kinds
+  std::uint32_t hash_block_tokens = 0;  // the same in all groups; 0: the common divisor of their block sizes
   bool operator==(const GroupShape&) const = default;
 };
+
+// What the groups name as their hash block, or the common divisor where they name none.
+std::uint32_t HashBlockTokens(std::span<const GroupShape> groups);
 
 Digest NamespaceDigest(const Digest& computation, const Digest& representation, std::span<const GroupShape> groups,
                        std::uint32_t shard_count);

@@ -56,7 +56,7 @@ TEST(Digest, GoldenValues) {
   const std::vector<GroupShape> groups = {{32, 2, 16384}};
   EXPECT_EQ(ToHex(NamespaceDigest(ComputationDigest(SampleComputation()), RepresentationDigest(SampleRepresentation()),
                                   groups, 1)),
-            "74a101255f8f672e004fc6d8a7843107ebda25b21ad60b78aca192072486f596");
+            "26d319f264a34eaa6b4dd565e136adf736b7f0623a2f2c3f604d61b4388cafdc");
 }
 
 TEST(Digest, PlainSha256IsTheStandardFunction) {
@@ -166,6 +166,14 @@ TEST(Identity, EveryPartOfARegistrationChangesTheNamespace) {
   expect_new(a, b, {{32, 3, 16384}}, 1);
   expect_new(a, b, {{32, 2, 32768}}, 1);
   expect_new(a, b, {{32, 2, 16384}, {32, 2, 16384}}, 1);
+  expect_new(a, b, {{32, 2, 16384, GroupKind::kRecurrent}}, 1);
+  expect_new(a, b, {{32, 2, 16384, GroupKind::kSlidingWindow, 64}}, 1);
+  expect_new(a, b, {{32, 2, 16384, GroupKind::kSlidingWindow, 65}}, 1);
+  expect_new(a, b, {{32, 2, 16384, GroupKind::kChunkedLocal, 64}}, 1);
+  expect_new(a, b, {{32, 2, 16384, GroupKind::kFullAttention, 0, 16}}, 1);
+  // Naming the common divisor says the same as leaving it out.
+  EXPECT_EQ(NamespaceDigest(a, b, Groups{{32, 2, 16384, GroupKind::kFullAttention, 0, 32}}, 1),
+            NamespaceDigest(a, b, sample, 1));
   expect_new(a, b, {}, 1);
 }
 
