@@ -56,6 +56,28 @@ copy::Stores StoresOf(const std::string& stores) {
   throw InvalidArgument("stores must be auto, ordinary or nontemporal, not " + stores);
 }
 
+std::string StateName(client::JobState state) {
+  switch (state) {
+    case client::JobState::kPending: return "pending";
+    case client::JobState::kEnqueued: return "enqueued";
+    case client::JobState::kDrainedOk: return "drained-ok";
+    case client::JobState::kDrainedFailed: break;
+  }
+  return "drained-failed";
+}
+
+// None: unchecked; a number: of all pages; else one number for each block.
+std::vector<std::uint64_t> GenerationsOf(nb::handle generations) {
+  std::vector<std::uint64_t> numbers;
+  if (generations.is_none()) return numbers;
+  std::uint64_t one = 0;
+  if (nb::try_cast(generations, one)) return {one};
+  if (!nb::try_cast(generations, numbers)) {
+    throw InvalidArgument("generations must be an int from 0, a sequence of them, or None");
+  }
+  return numbers;
+}
+
 client::ClientOptions OptionsOf(nb::handle source) {
   const auto number = [&](const char* name) { return Attribute<std::uint32_t>(source, name, "an int from 0"); };
   const auto text = [&](const char* name) { return Attribute<std::string>(source, name, "str"); };
@@ -121,10 +143,22 @@ class PyClient {
   void ReleaseGrant(std::uint64_t grant) const { Checked(client_->ReleaseGrant(GrantId(grant))); }
 
   std::uint64_t Restore(std::uint64_t grant, const BlockHashes& hashes, nb::handle block_ids,
-                        const nb::bytes& incarnation, std::uint64_t tag) const;
+                        const nb::bytes& incarnation, std::uint64_t tag, nb::handle generations) const;
   nb::object Publish(const BlockHashes& hashes, nb::handle block_ids, std::uint32_t first_depth,
                      const nb::bytes& parent, std::uint32_t prompt_tokens, std::uint32_t answer_tokens,
-                     std::uint64_t tag) const;
+                     std::uint64_t tag, nb::handle generations) const;
+  void RenewPages(nb::handle block_ids, std::uint64_t generation) const {
+    Checked(client_->RenewPages(Numbers(block_ids, "block_ids"), generation));
+  }
+  std::string JobState(std::uint64_t job) const { return StateName(Checked(client_->StateOf(client::JobId(job)))); }
+  std::string WaitJob(std::uint64_t job, double timeout_s) const {
+    const std::uint64_t deadline = Deadline(timeout_s, "timeout_s");
+    auto state = [&] {
+      const nb::gil_scoped_release release;
+      return client_->WaitJob(client::JobId(job), deadline);
+    }();
+    return StateName(Checked(state));
+  }
   bool CancelPublish(std::uint64_t job) const { return Checked(client_->CancelPublish(client::JobId(job))); }
   bool WaitSourcesFree(const std::vector<std::uint64_t>& jobs, double timeout_s) const;
 
@@ -202,9 +236,10 @@ nb::object PyClient::Query(const std::string& request_id, const BlockHashes& has
 }
 
 std::uint64_t PyClient::Restore(std::uint64_t grant, const BlockHashes& hashes, nb::handle block_ids,
-                                const nb::bytes& incarnation, std::uint64_t tag) const {
+                                const nb::bytes& incarnation, std::uint64_t tag, nb::handle generations) const {
   const std::vector<std::uint32_t> ids = Numbers(block_ids, "block_ids");
-  client::RestoreRequest request{GrantId(grant), hashes.span(), ids, std::nullopt, tag};
+  const std::vector<std::uint64_t> page_generations = GenerationsOf(generations);
+  client::RestoreRequest request{GrantId(grant), hashes.span(), ids, std::nullopt, tag, page_generations};
   if (incarnation.size() > 0) {
     request.incarnation = client::IncarnationFrom({incarnation.c_str(), incarnation.size()});
     if (!request.incarnation) throw InvalidArgument("incarnation must be 16 bytes, or none");
@@ -219,13 +254,15 @@ std::uint64_t PyClient::Restore(std::uint64_t grant, const BlockHashes& hashes, 
 
 nb::object PyClient::Publish(const BlockHashes& hashes, nb::handle block_ids, std::uint32_t first_depth,
                              const nb::bytes& parent, std::uint32_t prompt_tokens, std::uint32_t answer_tokens,
-                             std::uint64_t tag) const {
+                             std::uint64_t tag, nb::handle generations) const {
   const std::vector<std::uint32_t> ids = Numbers(block_ids, "block_ids");
+  const std::vector<std::uint64_t> page_generations = GenerationsOf(generations);
   if (parent.size() > state::kDigestBytes) throw InvalidArgument("parent must be at most 32 bytes");
   if (first_depth > 0 && parent.size() == 0) {
     throw InvalidArgument("first_depth is not 0, so parent must be the hash of the block before the first one");
   }
-  client::PublishRequest request{hashes.span(), ids, first_depth, {}, prompt_tokens, answer_tokens, tag};
+  client::PublishRequest request{hashes.span(), ids,           first_depth, {},
+                                 prompt_tokens, answer_tokens, tag,         page_generations};
   request.parent = state::BlockHash::From(std::as_bytes(std::span(parent.c_str(), parent.size())));
   auto job = client_->Publish(request);
   if (!job && job.error().code == Code::kBusy) return nb::none();
@@ -290,10 +327,13 @@ void AddClient(nb::module_& module) {
       .def("release_lease", &PyClient::ReleaseLease, nb::arg("lease"))
       .def("release_grant", &PyClient::ReleaseGrant, nb::arg("grant"))
       .def("restore", &PyClient::Restore, nb::arg("grant"), nb::arg("hashes"), nb::arg("block_ids"), nb::kw_only(),
-           nb::arg("incarnation") = nb::bytes(""), nb::arg("tag") = 0)
+           nb::arg("incarnation") = nb::bytes(""), nb::arg("tag") = 0, nb::arg("generations") = nb::none())
       .def("publish", &PyClient::Publish, nb::arg("hashes"), nb::arg("block_ids"), nb::kw_only(),
            nb::arg("first_depth") = 0, nb::arg("parent") = nb::bytes(""), nb::arg("prompt_tokens") = 0,
-           nb::arg("answer_tokens") = 0, nb::arg("tag") = 0)
+           nb::arg("answer_tokens") = 0, nb::arg("tag") = 0, nb::arg("generations") = nb::none())
+      .def("renew_pages", &PyClient::RenewPages, nb::arg("block_ids"), nb::arg("generation"))
+      .def("job_state", &PyClient::JobState, nb::arg("job"))
+      .def("wait_job", &PyClient::WaitJob, nb::arg("job"), nb::arg("timeout_s"))
       .def("cancel_publish", &PyClient::CancelPublish, nb::arg("job"))
       .def("wait_sources_free", &PyClient::WaitSourcesFree, nb::arg("jobs"), nb::arg("timeout_s"))
       .def("poll", &PyClient::Poll)

@@ -6,6 +6,9 @@ from orbitkv.options import ClientOptions
 
 __version__: str
 
+JobState = Literal["pending", "enqueued", "drained-ok", "drained-failed"]
+Generations = int | Sequence[int] | None
+
 class Error(Exception): ...
 class InvalidArgument(Error): ...  # noqa: N818
 class LayoutError(Error): ...
@@ -49,7 +52,8 @@ class Completion:
     def outcomes(self) -> bytes:
         """One byte per block.
 
-        1 stored, 2 already there, 3 not kept, 4 restored, 5 mismatch (withdrawn), 6 failed.
+        1 stored, 2 already there, 3 not kept, 4 restored, 5 mismatch (withdrawn), 6 failed, 7 stale (not copied: a
+        page of the job had got another generation before its copy began).
         """
     @property
     def bytes(self) -> int: ...  # copied
@@ -100,8 +104,12 @@ class Client:
         *,
         incarnation: bytes = b"",
         tag: int = 0,
+        generations: Generations = None,
     ) -> int:
-        """Starts to bring exactly the granted blocks, in order, into these pages; returns the job."""
+        """Starts to bring exactly the granted blocks, in order, into these pages; returns the job.
+
+        `generations` of the pages: one number for all, or one for each block; None checks nothing.
+        """
     def publish(
         self,
         hashes: BlockHashes,
@@ -112,8 +120,26 @@ class Client:
         prompt_tokens: int = 0,
         answer_tokens: int = 0,
         tag: int = 0,
+        generations: Generations = None,
     ) -> int | None:
         """Starts to save blocks in prefix order; returns the job, or None when too many wait (counted)."""
+    def renew_pages(self, block_ids: Sequence[int] | Any, generation: int) -> None:
+        """Says that these pages have a new use: the generation must rise; all are 0 at first.
+
+        A job that named another generation and has not begun to copy is dropped. One that is `enqueued` has begun: wait
+        for it before the pages are used.
+
+        Raises:
+            InvalidArgument: a block outside the layout, or a generation that does not rise; nothing was changed.
+        """
+    def job_state(self, job: int) -> JobState:
+        """pending: no page was touched; enqueued: bytes may be moving; drained: the completion is there.
+
+        Raises:
+            Error: no job of this client, or its completion was taken more than 4,096 jobs ago.
+        """
+    def wait_job(self, job: int, timeout_s: float) -> JobState:
+        """The state when the job is drained or the time is over. Changes nothing about who owns which page."""
     def cancel_publish(self, job: int) -> bool:
         """True: no page of the job was read and none will be."""
     def wait_sources_free(self, jobs: Sequence[int], timeout_s: float) -> bool:

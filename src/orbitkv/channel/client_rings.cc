@@ -221,7 +221,8 @@ void ClientRings::PostKept(After& after) {
 void ClientRings::PumpLocked(After& after) {
   wire::Descriptor answer;
   bool moved = false;
-  while (!broken_) {
+  // There is at most one answer for each entry of the ring; a Manager that writes more holds nobody up under the lock.
+  for (std::uint32_t i = 0; i < options_.geometry.ring_entries && !broken_; ++i) {
     const Pop pop = answers_.Take(&answer);
     if (pop == Pop::kEmpty) break;
     moved = true;
@@ -481,6 +482,11 @@ void ClientRings::Do(After& after) {
     late.what.answer = &late.answer;
     if (options_.late_answer) options_.late_answer(late.what);
   }
+}
+
+bool ClientRings::broken() const {
+  MutexLock lock(mutex_);
+  return broken_;
 }
 
 std::size_t ClientRings::unacknowledged() const {

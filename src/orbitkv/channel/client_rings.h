@@ -50,6 +50,7 @@ class ClientRings {
   void Abandon(RequestId id) ORBITKV_EXCLUDES(mutex_);
   void Pump() ORBITKV_EXCLUDES(mutex_);
   void Shutdown() ORBITKV_EXCLUDES(mutex_);
+  bool broken() const ORBITKV_EXCLUDES(mutex_);
   std::size_t unacknowledged() const ORBITKV_EXCLUDES(mutex_);
   std::size_t pending() const ORBITKV_EXCLUDES(mutex_);
   ClientSessionStats stats() const ORBITKV_EXCLUDES(mutex_);

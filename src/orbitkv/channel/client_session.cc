@@ -52,6 +52,7 @@ std::uint64_t ClientSession::pool_bytes() const { return impl_->hands_.welcome.p
 bool ClientSession::pool_named() const { return impl_->hands_.welcome.pool_named; }
 int ClientSession::hangup_fd() const { return impl_->hands_.socket.get(); }
 bool ClientSession::hung_up() const { return os::HungUp(impl_->hands_.socket.get()); }
+bool ClientSession::broken() const { return impl_->Check() && impl_->rings_.broken(); }
 
 Result<RequestId> ClientSession::Post(const Request& request) {
   ORBITKV_TRY(impl_->Check());

@@ -107,6 +107,8 @@ class ClientSession {
   // Watch it for EPOLLRDHUP only: EPOLLIN also means a frame.
   int hangup_fd() const;
   bool hung_up() const;
+  // The Manager's ring made no sense (kCorrupt from now on); connect again.
+  bool broken() const;
 
   Result<RequestId> Post(const Request& request);
   // Keeps a copy and posts it, again and again if need be, until the Manager acknowledges it or the session ends.

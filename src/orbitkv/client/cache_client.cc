@@ -8,6 +8,7 @@
 #include "orbitkv/base/mutex.h"
 #include "orbitkv/client/completions.h"
 #include "orbitkv/client/link.h"
+#include "orbitkv/client/page_generations.h"
 #include "orbitkv/client/queries.h"
 #include "orbitkv/copy/host_engine.h"
 #include "orbitkv/os/clock.h"
@@ -39,8 +40,8 @@ struct CacheClient::Parts {
         completions(options.max_jobs),
         link(options, counters),
         queries(options, link, counters),
-        publisher(options, link, *engine, completions, counters),
-        restorer(options, link, *engine, completions, counters) {}
+        publisher(options, link, *engine, pages, completions, counters),
+        restorer(options, link, *engine, pages, completions, counters) {}
 
   // Refuses what cannot work: after fork, after Stop, by the wrong role.
   Status Usable() const {
@@ -76,6 +77,7 @@ struct CacheClient::Parts {
 
   // Stopped, then destroyed from the last to the first.
   std::unique_ptr<copy::CopyEngine> engine;
+  PageGenerations pages;
   Completions completions;
   Link link;
   Queries queries;
@@ -273,6 +275,21 @@ Result<bool> CacheClient::CancelPublish(JobId job) {
 Result<bool> CacheClient::WaitSourcesFree(std::span<const JobId> jobs, std::uint64_t deadline_ns) {
   if (parts_->fork.InChild()) return std::unexpected(parts_->Usable().error());
   return parts_->publisher.WaitSourcesFree(jobs, deadline_ns);
+}
+
+Status CacheClient::RenewPages(std::span<const std::uint32_t> block_ids, std::uint64_t generation) {
+  ORBITKV_ASSIGN_OR_RETURN(const Layout* const layout, parts_->UsableLayout());
+  return parts_->pages.Renew(block_ids, generation, layout->pages.block_count);
+}
+
+Result<JobState> CacheClient::StateOf(JobId job) const {
+  if (parts_->fork.InChild()) return std::unexpected(parts_->Usable().error());
+  return parts_->completions.StateOf(job);
+}
+
+Result<JobState> CacheClient::WaitJob(JobId job, std::uint64_t deadline_ns) {
+  if (parts_->fork.InChild()) return std::unexpected(parts_->Usable().error());
+  return parts_->completions.Wait(job, deadline_ns);
 }
 
 Result<std::vector<Completion>> CacheClient::Poll() {

@@ -9,8 +9,8 @@
 // restores fail, saves are dropped, and a Manager that comes back is picked up again.
 //
 // Owns: threads, sessions, the mapping of the pool. The engine owns its pages and keeps them until Stop has returned.
-// Threads: every call from any thread. Blocks: Query, WaitUp, WaitSourcesFree for as long as the caller says; Restore
-//          for small jobs, a bounded time; Stop until copies in flight have ended.
+// Threads: every call from any thread. Blocks: Ask, WaitUp, WaitJob, WaitSourcesFree for as long as the caller says;
+//          Restore for small jobs, a bounded time; Stop until copies in flight have ended.
 // Units: nanoseconds, bytes, blocks counted from the start of the request.
 // Errors: kInvalid for arguments that the options or the layout do not allow, kBusy for a full queue, kCancelled after
 //         Stop, kRefused after fork (every call; nothing of the parent's client is touched).
@@ -81,7 +81,15 @@ class CacheClient {
   // True when none of the jobs reads its pages any more; queued ones are dropped for it.
   Result<bool> WaitSourcesFree(std::span<const JobId> jobs, std::uint64_t deadline_ns);
 
+  // These pages have a new use from now on: jobs that named an older generation and have not begun to copy are dropped.
+  Status RenewPages(std::span<const std::uint32_t> block_ids, std::uint64_t generation);
+
   // ---- completions
+  // A job is a handle of this client alone: pending, enqueued (bytes may be moving), drained-ok or drained-failed.
+  // kNotFound when it is another client's, or its completion was taken long ago.
+  Result<JobState> StateOf(JobId job) const;
+  // Its state at the deadline, or as soon as it is drained. Changes nothing about who owns which page.
+  Result<JobState> WaitJob(JobId job, std::uint64_t deadline_ns);
   Result<std::vector<Completion>> Poll();
   // Readable while a completion waits. Owned by the client.
   int completion_fd() const;

@@ -84,6 +84,8 @@ class LifePin {
   Life* operator->() const { return life_; }
   Life& operator*() const { return *life_; }
   void Reset();
+  // For a device that may still touch the pool and cannot be drained: the mapping stays as long as the process.
+  void KeepForEver();
 
  private:
   friend class Link;

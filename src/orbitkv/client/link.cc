@@ -19,9 +19,16 @@ constexpr std::uint64_t kHangupTag = 1;
 constexpr std::uint64_t kIdleNs = 1000 * kNsPerMs;          // between two looks at how far the pool has grown
 constexpr std::uint64_t kPopulatePauses = 3;                // after a piece, in times of its own; the engine computes
 constexpr std::uint64_t kPendingNs = 50 * kNsPerMs;         // between two looks at answers that nobody waits for
-constexpr std::uint64_t kSuspectNs = 10 * kNsPerMs;         // between two looks for the answer to a ping
+constexpr std::uint64_t kSuspectNs = 10 * kNsPerMs;         // one wait for the answer to a ping
 constexpr std::uint64_t kGoodbyeNs = 200 * kNsPerMs;        // for an orderly end
 constexpr std::uint64_t kRefusedPauseNs = 1000 * kNsPerMs;  // before a refused registration is tried again
+
+void KeepUntilExit(std::unique_ptr<Life> life) {
+  static Mutex mutex;
+  static auto* const kept = new std::vector<std::unique_ptr<Life>>();
+  const MutexLock lock(mutex);
+  kept->push_back(std::move(life));
+}
 
 }  // namespace
 
@@ -29,6 +36,11 @@ void LifePin::Reset() {
   if (link_ != nullptr) link_->Unpin();
   link_ = nullptr;
   life_ = nullptr;
+}
+
+void LifePin::KeepForEver() {
+  if (link_ != nullptr) link_->KeepForEver();
+  Reset();
 }
 
 Status Link::Start() {
@@ -63,6 +75,11 @@ void Link::Unpin() {
   if (--pins_ == 0 && life_ == nullptr) changed_.NotifyAll();
 }
 
+void Link::KeepForEver() {
+  const MutexLock lock(mutex_);
+  kept_for_ever_ = true;
+}
+
 bool Link::WaitUp(std::uint64_t deadline_ns) {
   const MutexLock lock(mutex_);
   for (;;) {
@@ -88,15 +105,22 @@ std::optional<Registered> Link::registered() const {
 void Link::SetState(State state) {
   {
     const MutexLock lock(mutex_);
+    suspect_since_ns_.store(0, std::memory_order_relaxed);
     state_.store(state, std::memory_order_release);
     changed_.NotifyAll();
   }
   for (const auto& listener : listeners_) listener();
 }
 
+void Link::ReportFailure(const Error& error) {
+  if (error.code == Code::kTimedOut) ReportMissedDeadline();
+  if (error.code == Code::kCorrupt) Nudge();
+}
+
 void Link::ReportMissedDeadline() {
   State up = State::kUp;
   if (!state_.compare_exchange_strong(up, State::kSuspect)) return;
+  suspect_since_ns_.store(os::MonotonicNs(), std::memory_order_relaxed);
   Count(counters_.suspicions);
   log::Warning(kTag, "the Manager missed a deadline name={}; asking nothing until it answers", options_.name);
   for (const auto& listener : listeners_) listener();
@@ -193,18 +217,15 @@ void Link::Run() {
   while (!stopping()) {
     auto connected = Connect();
     if (!connected) {
-      const std::uint64_t until = os::DeadlineAfter(pause);
-      pause = std::min(2 * pause, options_.max_backoff_ms * kNsPerMs);
-      while (!stopping() && os::MonotonicNs() < until) WaitForEvent(until);
+      Pause(&pause);
       continue;
     }
-    pause = options_.min_backoff_ms * kNsPerMs;
+    const std::uint64_t began = os::MonotonicNs();
     Life& life = **connected;
     Count(counters_.connects);
     log::Info(kTag, "connected name={} manager_pid={} pool_bytes={}", options_.name, life.control().manager_pid(),
               life.control().pool_bytes());
     said_.clear();
-    ReportDrained(life);
     {
       const MutexLock lock(mutex_);
       life_ = &life;
@@ -212,17 +233,44 @@ void Link::Run() {
     SetState(State::kUp);
     Serve(life);
     TearDown(std::move(*connected));
+    // A Manager that accepts and goes away at once is as good as none.
+    if (os::MonotonicNs() - began >= options_.max_backoff_ms * kNsPerMs) {
+      pause = options_.min_backoff_ms * kNsPerMs;
+    } else {
+      Pause(&pause);
+    }
   }
   SetState(State::kDown);
+}
+
+void Link::Pause(std::uint64_t* pause_ns) {
+  const std::uint64_t until = os::DeadlineAfter(*pause_ns);
+  *pause_ns = std::min(2 * *pause_ns, options_.max_backoff_ms * kNsPerMs);
+  while (!stopping() && os::MonotonicNs() < until) WaitForEvent(until);
+}
+
+bool Link::Usable(const Life& life) const {
+  if (life.control().hung_up() || life.control().broken()) return false;
+  if (ping_refused_since_ns_ != 0 &&
+      os::MonotonicNs() - ping_refused_since_ns_ >= options_.load_deadline_ms * kNsPerMs) {
+    return false;  // it has taken nothing out of the rings for so long that nothing fits in any more
+  }
+  const channel::ClientSession* const publish = life.publish();
+  return publish == nullptr || !publish->broken();
 }
 
 void Link::Serve(Life& life) {
   if (!epoll_.Add(life.control().hangup_fd(), EPOLLRDHUP, kHangupTag)) return;
   std::uint64_t register_at = 0;
+  std::uint64_t drained_at = 0;
   std::uint64_t populate_at = options_.populate_pool && life.pool() != nullptr ? 0 : os::kNoDeadline;
-  while (!stopping() && !life.control().hung_up()) {
+  while (!stopping() && Usable(life)) {
     Count(counters_.link_rounds);
     std::uint64_t now = os::MonotonicNs();
+    if (now >= drained_at && !old_sessions_.empty() && state() == State::kUp) {
+      ReportDrained(life);
+      drained_at = os::DeadlineAfter(kRefusedPauseNs);
+    }
     if (now >= register_at) TryRegister(life, &register_at);
     if (now >= populate_at) {
       const std::uint64_t began = now;
@@ -240,13 +288,12 @@ void Link::Serve(Life& life) {
       if (publish != nullptr) publish->Pump();
       next = std::min(next, now + kPendingNs);
     }
-    if (state() == State::kSuspect) {
-      CheckSuspect(life);
-      next = std::min(next, now + kSuspectNs);
-    }
+    // A wait for the answer to the ping takes the place of the wait for an event: the Manager is trusted again as soon
+    // as it answers.
+    if (state() == State::kSuspect) next = WaitForPing(life, now + kSuspectNs) ? now : std::min(next, now + kSuspectNs);
     WaitForEvent(next);
   }
-  if (!life.control().hung_up()) SayGoodbye(life);
+  if (stopping() && Usable(life)) SayGoodbye(life);
   epoll_.Remove(life.control().hangup_fd());
 }
 
@@ -280,31 +327,36 @@ void Link::TryRegister(Life& life, std::uint64_t* next_ns) {
   }
 }
 
-void Link::CheckSuspect(Life& life) {
+bool Link::WaitForPing(Life& life, std::uint64_t until_ns) {
   channel::ClientSession& session = life.control();
   if (!ping_) {
     const auto posted = session.Post({.command = wire::Command::kPing, .deadline_ns = os::kNoDeadline});
-    if (posted) ping_ = *posted;
+    if (!posted) {
+      session.Pump();
+      if (ping_refused_since_ns_ == 0) ping_refused_since_ns_ = os::MonotonicNs();
+      return false;
+    }
+    ping_ = *posted;
+    ping_refused_since_ns_ = 0;
   }
-  if (!ping_) {
-    session.Pump();
-    return;
-  }
-  const auto answer = session.TryTake(*ping_);
-  if (answer && !*answer) return;
+  const auto answer = session.Wait(*ping_, until_ns);
+  if (!answer && answer.error().code == Code::kTimedOut) return true;
   ping_.reset();
-  if (!answer) return;
+  if (!answer) return false;
   log::Info(kTag, "the Manager answers again name={}", options_.name);
   SetState(State::kUp);
+  return true;
 }
 
 void Link::ReportDrained(Life& life) {
-  std::erase_if(old_sessions_, [&](const OldSession& old) {
+  while (!old_sessions_.empty()) {
+    const OldSession& old = old_sessions_.back();
     const auto sent = SessionDrained(life.control(), old.token, old.incarnation,
                                      os::DeadlineAfter(options_.call_deadline_ms * kNsPerMs));
     // A Manager that does not know the session refuses: then nothing of it is left there.
-    return sent || sent.error().code == Code::kRefused;
-  });
+    if (!sent && sent.error().code != Code::kRefused) return;
+    old_sessions_.pop_back();
+  }
 }
 
 void Link::SayGoodbye(Life& life) {
@@ -335,10 +387,16 @@ void Link::TearDown(std::unique_ptr<Life> life) {
   }
   life->MarkLost();
   ping_.reset();
+  ping_refused_since_ns_ = 0;
   SetState(State::kDown);
   {
     const MutexLock lock(mutex_);
     while (pins_ > 0) changed_.Wait(mutex_);
+    if (std::exchange(kept_for_ever_, false)) {
+      // It is never reported drained either: the Manager keeps its slots until this process has ended.
+      KeepUntilExit(std::move(life));
+      return;
+    }
   }
   old_sessions_.push_back({life->control().token(), life->incarnation()});
   if (channel::ClientSession* const publish = life->publish()) {

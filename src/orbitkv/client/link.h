@@ -1,5 +1,6 @@
 // The connection to the Manager, kept by a thread of its own: it connects, registers, maps and populates the pool,
-// watches for the Manager's end, pings a Manager that missed a deadline, and connects again with growing pauses.
+// watches for the Manager's end, pings a Manager that missed a deadline, and connects again with growing pauses. A
+// session whose rings make no sense, or into which nothing fits any more, is given up like one that hung up.
 //
 // A lost Manager's Life takes no new pins; when the last pin is gone (copies in flight have ended) it is destroyed, the
 // pool unmapped and closed, and only then the thread connects again.
@@ -60,6 +61,10 @@ class Link {
   std::optional<Registered> registered() const ORBITKV_EXCLUDES(mutex_);
   // The Manager missed a deadline: nothing is asked of it until it answers a ping.
   void ReportMissedDeadline();
+  // A call to the Manager failed: a missed deadline, or rings that make no sense, which the thread looks at soon.
+  void ReportFailure(const Error& error);
+  // Since when it is suspect; 0 while it is not.
+  std::uint64_t suspect_since_ns() const { return suspect_since_ns_.load(std::memory_order_relaxed); }
   // Lets the thread look at the sessions soon, for an answer that nobody waits for.
   void Nudge() const { wake_.Signal(); }
 
@@ -76,6 +81,7 @@ class Link {
   };
 
   void Unpin() ORBITKV_EXCLUDES(mutex_);
+  void KeepForEver() ORBITKV_EXCLUDES(mutex_);
   void Run();
   Result<std::unique_ptr<Life>> Connect();
   void Serve(Life& life);
@@ -83,7 +89,12 @@ class Link {
   bool CanRegister() const ORBITKV_REQUIRES(mutex_) { return !options_.moves_bytes() || shape_.has_value(); }
   void TryRegister(Life& life, std::uint64_t* next_ns) ORBITKV_EXCLUDES(mutex_);
   void ReportDrained(Life& life);
-  void CheckSuspect(Life& life);
+  // False when there is nothing to wait for: the ping cannot be posted.
+  bool WaitForPing(Life& life, std::uint64_t until_ns);
+  // Whether this Manager can still be talked to; its silence alone does not count.
+  bool Usable(const Life& life) const;
+  // Waits, and doubles the pause.
+  void Pause(std::uint64_t* pause_ns);
   void SayGoodbye(Life& life);
   void SetState(State state);
   void SayOnce(Code code, const std::string& why);
@@ -98,6 +109,7 @@ class Link {
   std::vector<std::function<void()>> listeners_;
   LateAnswer late_answer_;
   std::atomic<State> state_{State::kDown};
+  std::atomic<std::uint64_t> suspect_since_ns_{0};
   std::atomic<bool> stopping_{false};
   os::Epoll epoll_;
   os::EventFd wake_;
@@ -106,6 +118,7 @@ class Link {
   CondVar changed_;
   Life* life_ ORBITKV_GUARDED_BY(mutex_) = nullptr;  // owned by the thread; null once lost
   std::uint32_t pins_ ORBITKV_GUARDED_BY(mutex_) = 0;
+  bool kept_for_ever_ ORBITKV_GUARDED_BY(mutex_) = false;  // the Life may still be written to by a device
   std::optional<state::GroupShape> shape_ ORBITKV_GUARDED_BY(mutex_);
   std::optional<Registered> registered_ ORBITKV_GUARDED_BY(mutex_);
 
@@ -113,6 +126,7 @@ class Link {
   std::uint64_t lives_ = 0;
   std::string said_;  // the last reason for being down that was logged
   std::optional<channel::RequestId> ping_;
+  std::uint64_t ping_refused_since_ns_ = 0;  // 0: the last one was posted
   std::vector<OldSession> old_sessions_;
   os::Thread thread_;
 };

@@ -43,6 +43,7 @@ struct ClientOptions {
   std::uint64_t query_deadline_ms = 50;   // without an answer by then: no hit, and the Manager is suspect
   std::uint64_t call_deadline_ms = 1000;  // one command of a background job
   std::uint64_t load_deadline_ms = 2000;  // a restore whose plan has not come by then has failed
+  std::uint64_t silent_load_ms = 250;     // a restore without a plan fails when the Manager was suspect for so long
   std::uint64_t save_max_age_ms = 1000;   // saves that wait longer for a lost Manager are dropped
   std::uint64_t connect_deadline_ms = 1000;
   std::uint64_t min_backoff_ms = 50;  // between two attempts to connect; doubles up to the maximum

@@ -31,6 +31,16 @@ Result<std::unique_ptr<PoolMap>> PoolMap::Open(int fd, const PoolDescription& de
   return std::unique_ptr<PoolMap>(new PoolMap(fd, description, std::move(mapping), std::move(own)));
 }
 
+Status CheckApart(std::vector<std::uint64_t> offsets, std::uint64_t slot_bytes) {
+  if (!std::ranges::is_sorted(offsets)) std::ranges::sort(offsets);
+  for (std::size_t i = 1; i < offsets.size(); ++i) {
+    if (offsets[i] - offsets[i - 1] < slot_bytes) {
+      return Fail(Code::kInvalid, "the Manager named slots that overlap", offsets[i - 1], offsets[i]);
+    }
+  }
+  return {};
+}
+
 Result<std::byte*> PoolMap::Slot(std::uint64_t offset, std::uint64_t bytes) const {
   if (bytes == 0 || bytes > mapping_.size() || offset > mapping_.size() - bytes || offset % kSlotAlignment != 0) {
     return Fail(Code::kInvalid, "the Manager named a range outside the pool", offset, bytes);

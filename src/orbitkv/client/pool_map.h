@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "orbitkv/base/result.h"
 #include "orbitkv/os/mapping.h"
@@ -23,6 +24,9 @@ struct PoolDescription {
   bool named = false;      // a named file cannot be sealed
   bool read_only = false;  // how to map it
 };
+
+// kInvalid when two slots of that length overlap.
+Status CheckApart(std::vector<std::uint64_t> offsets, std::uint64_t slot_bytes);
 
 class PoolMap {
  public:

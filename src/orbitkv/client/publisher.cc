@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "orbitkv/base/log.h"
 #include "orbitkv/client/time_point.h"
 #include "orbitkv/os/clock.h"
 
@@ -13,6 +14,24 @@ constexpr std::uint64_t kNsPerMs = 1'000'000;
 // One reservation: enough to keep the copy threads busy, small enough to leave the session's budget to others.
 constexpr std::uint64_t kPieceBytes = 64ULL << 20U;
 constexpr std::size_t kPieceBlocks = 512;
+constexpr std::uint64_t kDrainLookNs = 100 * kNsPerMs;  // between two looks at whether a copy can still be drained
+
+// What the Manager may answer: a known word for each block, and slots of the right size that lie in the pool and apart.
+Status CheckEntries(const PoolMap& pool, std::span<const wire::ReserveEntry> entries, std::uint32_t slot_bytes) {
+  std::vector<std::uint64_t> offsets;
+  for (const wire::ReserveEntry& entry : entries) {
+    switch (static_cast<wire::ReserveStatus>(entry.status)) {
+      case wire::ReserveStatus::kHaveIt:
+      case wire::ReserveStatus::kNotNow: continue;
+      case wire::ReserveStatus::kSlot: break;
+      default: return Fail(Code::kInvalid, "the Manager answered something unknown", entry.status);
+    }
+    if (entry.slot_bytes != slot_bytes) return Fail(Code::kInvalid, "the Manager gave a slot of another size");
+    ORBITKV_TRY(pool.Slot(entry.offset, entry.slot_bytes));
+    offsets.push_back(entry.offset);
+  }
+  return CheckApart(std::move(offsets), slot_bytes);
+}
 
 }  // namespace
 
@@ -23,7 +42,7 @@ Status Publisher::Start() {
 void Publisher::Stop(std::uint64_t drain_deadline_ns) {
   {
     const MutexLock lock(mutex_);
-    while (!stopping_ && !jobs_.empty() && link_.state() == State::kUp && os::MonotonicNs() < drain_deadline_ns) {
+    while (!stopping_ && !AllDone() && link_.state() == State::kUp && os::MonotonicNs() < drain_deadline_ns) {
       sources_.WaitUntil(mutex_, TimePoint(drain_deadline_ns));
     }
     stopping_ = true;
@@ -41,6 +60,7 @@ void Publisher::Stop(std::uint64_t drain_deadline_ns) {
 
 Result<JobId> Publisher::Submit(const Layout& layout, const PublishRequest& request) {
   ORBITKV_TRY(layout.CheckBlocks(request.hashes, request.block_ids));
+  ORBITKV_TRY(PageGenerations::CheckCount(request.block_ids.size(), request.generations.size()));
   const MutexLock lock(mutex_);
   if (stopping_) return Fail(Code::kCancelled, "the client is closed");
   if (jobs_.size() >= options_.max_queued_saves) {
@@ -57,9 +77,11 @@ Result<JobId> Publisher::Submit(const Layout& layout, const PublishRequest& requ
   job->layout = &layout;
   job->hashes.assign(request.hashes.begin(), request.hashes.end());
   job->block_ids.assign(request.block_ids.begin(), request.block_ids.end());
+  job->generations.assign(request.generations.begin(), request.generations.end());
   job->request = request;
   job->request.hashes = {};
   job->request.block_ids = {};
+  job->request.generations = {};
   job->accepted_ns = os::MonotonicNs();
   job->completion.job = *id;
   job->completion.kind = JobKind::kPublish;
@@ -69,6 +91,10 @@ Result<JobId> Publisher::Submit(const Layout& layout, const PublishRequest& requ
   Count(counters_.publish_jobs);
   work_.NotifyOne();
   return *id;
+}
+
+bool Publisher::AllDone() const {
+  return std::ranges::all_of(jobs_, [](const auto& entry) { return entry.second->stage == Stage::kUndrained; });
 }
 
 bool Publisher::Cancel(JobId id) {
@@ -94,6 +120,7 @@ bool Publisher::WaitSourcesFree(std::span<const JobId> ids, std::uint64_t deadli
         Finish(it->first, "its pages were taken back before they were saved");
         break;
       }
+      if (job.stage == Stage::kUndrained) return false;
       // A job that reserves sees the mark before it reads a page.
       if (job.stage != Stage::kCopying) break;
       if (os::MonotonicNs() >= deadline_ns) return false;
@@ -173,7 +200,7 @@ void Publisher::Run() {
 void Publisher::RunJob(Job& job) {
   Status status;
   {
-    const LifePin life = link_.Pin();
+    LifePin life = link_.Pin();
     auto session = life ? link_.OpenPublish(life) : Fail(Code::kUnavailable, "the Manager is away");
     if (!session) status = std::unexpected(session.error());
     std::size_t most =
@@ -188,14 +215,32 @@ void Publisher::RunJob(Job& job) {
       if (!saved || !*saved) break;
       first += piece.count;
     }
+    if (job.undrained) life.KeepForEver();
   }
-  if (!status && status.error().code == Code::kTimedOut) link_.ReportMissedDeadline();
+  if (!status) link_.ReportFailure(status.error());
+  EndJob(job, status);
+}
+
+void Publisher::EndJob(Job& job, const Status& status) {
   const MutexLock lock(mutex_);
+  if (job.undrained) {
+    job.stage = Stage::kUndrained;
+    Count(counters_.undrained_jobs);
+    log::Error("client", "a copy out of the engine's pages cannot be drained name={} job={}; its pages are lost",
+               options_.name, job.id.value());
+    sources_.NotifyAll();
+    return;
+  }
+  if (job.stale) {
+    Count(counters_.jobs_with_stale_pages);
+    std::ranges::replace(job.completion.outcomes, Byte(Outcome::kLost), Byte(Outcome::kStale));
+  }
   job.stage = Stage::kSourcesFree;
   Finish(job.id.value(), status ? (job.cancelled ? "cancelled" : "no room now") : status.error().text);
 }
 
 Result<bool> Publisher::SavePiece(const LifePin& life, channel::ClientSession& session, const Piece& piece) {
+  if (!pages_.Current(piece.block_ids(), piece.generations())) return std::unexpected(FailStale(piece).error());
   ReservationId reservation;
   ORBITKV_ASSIGN_OR_RETURN(const std::vector<wire::ReserveEntry> entries, Reserve(life, session, piece, &reservation));
   bool all_placed = true;
@@ -217,11 +262,8 @@ Result<bool> Publisher::SavePiece(const LifePin& life, channel::ClientSession& s
     return false;
   }
   auto commits = CopyPiece(life, piece, entries);
-  // A copy that cannot be drained keeps its pages: the job never reports them free.
-  if (!commits && commits.error().code == Code::kIo) {
-    abort();
-    return std::unexpected(commits.error());
-  }
+  // A copy that cannot be drained keeps its pages and its slots: neither is ever given to somebody else.
+  if (piece.job->undrained) return std::unexpected(commits.error());
   LeaveCopying(*piece.job, piece.first + piece.count == piece.job->hashes.size());
   Status committed;
   if (!commits) {
@@ -240,6 +282,7 @@ bool Publisher::EnterCopying(Job& job) {
   if (job.cancelled || stopping_) return false;
   job.stage = Stage::kCopying;
   job.read = true;
+  completions_.SetState(job.id, JobState::kEnqueued);
   return true;
 }
 
@@ -274,12 +317,8 @@ Result<std::vector<wire::ReserveEntry>> Publisher::Reserve(const LifePin& life, 
   if (!entries) return refuse(entries.error());
   if (entries->size() != piece.count)
     return refuse({Code::kInvalid, 0, "the Manager answered another number of blocks"});
-  for (const wire::ReserveEntry& entry : *entries) {
-    if (entry.status != static_cast<std::uint32_t>(wire::ReserveStatus::kSlot)) continue;
-    if (entry.slot_bytes != header.slot_bytes)
-      return refuse({Code::kInvalid, 0, "the Manager gave a slot of another size"});
-    const auto slot = life->pool()->Slot(entry.offset, entry.slot_bytes);
-    if (!slot) return refuse(slot.error());
+  if (const Status checked = CheckEntries(*life->pool(), *entries, header.slot_bytes); !checked) {
+    return refuse(checked.error());
   }
   return std::vector<wire::ReserveEntry>(entries->begin(), entries->end());
 }
@@ -301,7 +340,8 @@ Result<std::vector<wire::CommitEntry>> Publisher::CopyPiece(const LifePin& life,
     copied.push_back(i);
     ranges.emplace_back(entries[i].offset, entries[i].slot_bytes);
   }
-  copy.prepare = [pool = life->pool(), ranges = std::move(ranges)]() -> Status {
+  copy.prepare = [this, piece, pool = life->pool(), ranges = std::move(ranges)]() -> Status {
+    if (!pages_.Current(piece.block_ids(), piece.generations())) return Fail(Code::kStale, kStalePages);
     for (const auto& [offset, bytes] : ranges) pool->EnsurePopulated(offset, bytes);
     return {};
   };
@@ -318,9 +358,11 @@ Result<std::vector<wire::CommitEntry>> Publisher::WaitForCopy(copy::JobId copy, 
                                                               std::span<const wire::ReserveEntry> entries,
                                                               std::span<const std::uint32_t> copied) {
   for (;;) {
-    const auto state = engine_.Wait(copy, os::DeadlineAfter(1000 * kNsPerMs));
+    const auto state = engine_.Wait(copy, os::DeadlineAfter(kDrainLookNs));
     if (state) break;
-    if (state.error().code != Code::kTimedOut) return Fail(Code::kIo, "the copy cannot be drained; its pages are lost");
+    if (state.error().code == Code::kTimedOut) continue;
+    piece.job->undrained = true;
+    return Fail(Code::kIo, "the copy cannot be drained; its pages are lost");
   }
   ORBITKV_ASSIGN_OR_RETURN(const copy::JobResult result, engine_.Take(copy));
   std::vector<wire::CommitEntry> commits;
@@ -329,6 +371,7 @@ Result<std::vector<wire::CommitEntry>> Publisher::WaitForCopy(copy::JobId copy, 
     commits.push_back({result.slot_checksums[i], entries[copied[i]].generation, copied[i], 0});
   }
   piece.job->completion.bytes += commits.size() * piece.job->layout->block_bytes();
+  if (result.error && result.error->code == Code::kStale) return FailStale(piece);
   if (commits.empty()) return Fail(Code::kCancelled, "no block was copied");
   return commits;
 }

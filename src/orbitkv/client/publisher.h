@@ -9,7 +9,8 @@
 // thread. Blocks: WaitSourcesFree until its deadline; Stop until the running job has ended.
 // Errors: Submit kBusy when the queue is full (counted; nothing is kept), kInvalid for arguments the layout does not
 // allow. Units: deadlines are CLOCK_MONOTONIC ns.
-// Invariant: every accepted job gives one completion, also when it is dropped or cancelled.
+// Invariant: every accepted job gives one completion, also when it is dropped or cancelled. The one exception is a job
+//            whose copy cannot be drained: it stays enqueued and its pages are never reported free.
 #pragma once
 
 #include <atomic>
@@ -25,6 +26,7 @@
 #include "orbitkv/client/layout.h"
 #include "orbitkv/client/link.h"
 #include "orbitkv/client/options.h"
+#include "orbitkv/client/page_generations.h"
 #include "orbitkv/client/types.h"
 #include "orbitkv/copy/engine.h"
 #include "orbitkv/os/thread.h"
@@ -40,13 +42,19 @@ struct PublishRequest {
   std::uint32_t prompt_tokens = 0;           // of the request, for the eviction policy
   std::uint32_t answer_tokens = 0;
   std::uint64_t tag = 0;
+  std::span<const std::uint64_t> generations{};  // of the pages: none, one for all, or one for each block
 };
 
 class Publisher {
  public:
-  Publisher(const ClientOptions& options, Link& link, copy::CopyEngine& engine, Completions& completions,
-            Counters& counters)
-      : options_(options), link_(link), engine_(engine), completions_(completions), counters_(counters) {}
+  Publisher(const ClientOptions& options, Link& link, copy::CopyEngine& engine, const PageGenerations& pages,
+            Completions& completions, Counters& counters)
+      : options_(options),
+        link_(link),
+        engine_(engine),
+        pages_(pages),
+        completions_(completions),
+        counters_(counters) {}
   ~Publisher() { Stop(); }
   Publisher(const Publisher&) = delete;
   Publisher& operator=(const Publisher&) = delete;
@@ -67,25 +75,31 @@ class Publisher {
   void Wake() ORBITKV_EXCLUDES(mutex_);
 
  private:
-  enum class Stage : std::uint8_t { kQueued, kReserving, kCopying, kSourcesFree };
+  enum class Stage : std::uint8_t { kQueued, kReserving, kCopying, kSourcesFree, kUndrained };
 
   struct Job {
     JobId id;
     const Layout* layout = nullptr;
     std::vector<state::BlockHash> hashes;
     std::vector<std::uint32_t> block_ids;
+    std::vector<std::uint64_t> generations;
     PublishRequest request;  // its spans are not used
     std::uint64_t accepted_ns = 0;
     Completion completion;
     Stage stage = Stage::kQueued;  // guarded by mutex_, as the next two
     bool cancelled = false;
-    bool read = false;  // some page was read
+    bool read = false;       // some page was read
+    bool stale = false;      // of the thread alone, as the next one
+    bool undrained = false;  // its copy cannot be drained
   };
   // One reservation: blocks [first, first + count) of a job.
   struct Piece {
     Job* job = nullptr;
     std::size_t first = 0;
     std::size_t count = 0;
+
+    std::span<const std::uint32_t> block_ids() const { return std::span(job->block_ids).subspan(first, count); }
+    std::span<const std::uint64_t> generations() const { return PageGenerations::Part(job->generations, first, count); }
   };
 
   void Run();
@@ -100,6 +114,10 @@ class Publisher {
   Result<std::vector<wire::CommitEntry>> CopyPiece(const LifePin& life, const Piece& piece,
                                                    std::span<const wire::ReserveEntry> entries)
       ORBITKV_EXCLUDES(mutex_);
+  static Result<std::vector<wire::CommitEntry>> FailStale(const Piece& piece) {
+    piece.job->stale = true;
+    return Fail(Code::kStale, kStalePages);
+  }
   Result<std::vector<wire::CommitEntry>> WaitForCopy(copy::JobId copy, const Piece& piece,
                                                      std::span<const wire::ReserveEntry> entries,
                                                      std::span<const std::uint32_t> copied);
@@ -107,6 +125,8 @@ class Publisher {
                 std::span<const wire::CommitEntry> commits);
   bool EnterCopying(Job& job) ORBITKV_EXCLUDES(mutex_);
   void LeaveCopying(Job& job, bool last) ORBITKV_EXCLUDES(mutex_);
+  void EndJob(Job& job, const Status& status) ORBITKV_EXCLUDES(mutex_);
+  bool AllDone() const ORBITKV_REQUIRES(mutex_);
   void SetOutcome(Job& job, std::size_t index, Outcome outcome) { job.completion.outcomes[index] = Byte(outcome); }
   static std::uint8_t Byte(Outcome outcome) { return static_cast<std::uint8_t>(outcome); }
   // Gives the completion and forgets the job.
@@ -115,6 +135,7 @@ class Publisher {
   const ClientOptions& options_;
   Link& link_;
   copy::CopyEngine& engine_;
+  const PageGenerations& pages_;
   Completions& completions_;
   Counters& counters_;
 

@@ -151,6 +151,7 @@ std::optional<Answer> Queries::Ask(const Query& query, std::uint64_t wait_ns) {
     if (!pending->request) {
       if (const Status sent = Send(*life, key, query, *pending); !sent) {
         Forget(key);
+        link_.ReportFailure(sent.error());
         return Answer{0, {}, life->lost() ? AnswerReason::kDown : AnswerReason::kRefused};
       }
       pending->prefix_blocks = query.prefix_blocks;
@@ -166,8 +167,9 @@ std::optional<Answer> Queries::Ask(const Query& query, std::uint64_t wait_ns) {
         pending.reset();
         continue;
       }
-      if (answer.error().code == Code::kUnavailable) {
+      if (answer.error().code != Code::kTimedOut) {
         Forget(key);
+        link_.ReportFailure(answer.error());
         return Answer{0, {}, AnswerReason::kDown};
       }
     }

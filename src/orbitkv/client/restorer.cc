@@ -62,6 +62,7 @@ void Restorer::Stop() {
 Result<JobId> Restorer::Submit(const Layout& layout, const RestoreRequest& request) {
   ORBITKV_TRY(layout.CheckBlocks(request.hashes, request.block_ids));
   ORBITKV_TRY(CheckNoPageTwice(request.block_ids));
+  ORBITKV_TRY(PageGenerations::CheckCount(request.block_ids.size(), request.generations.size()));
   if (request.grant.is_none()) return orbitkv::Fail(Code::kInvalid, "grant 0 was never begun");
   {
     const MutexLock lock(mutex_);
@@ -84,6 +85,7 @@ void Restorer::Accept(const Layout& layout, const RestoreRequest& request, JobId
   job->grant = request.grant;
   job->hashes.assign(request.hashes.begin(), request.hashes.end());
   job->block_ids.assign(request.block_ids.begin(), request.block_ids.end());
+  job->generations.assign(request.generations.begin(), request.generations.end());
   job->deadline_ns = os::DeadlineAfter(options_.load_deadline_ms * kNsPerMs);
   job->completion.job = id;
   job->completion.kind = JobKind::kRestore;
@@ -165,15 +167,14 @@ Restorer::Step Restorer::Plan(Job& job, std::uint64_t until_ns) {
     End(job, wire::EndResult::kFailed);
     return Step::kFailed;
   };
-  if (job.life->lost()) return failed("the Manager went away");
   const std::uint64_t now = os::MonotonicNs();
-  if (now >= job.deadline_ns) {
-    // Only silence speaks against the Manager; "not yet" until the deadline means that the grant never came.
-    if (job.plan_request && now - job.asked_ns >= options_.query_deadline_ms * kNsPerMs) link_.ReportMissedDeadline();
-    return failed("no plan came within the load deadline");
-  }
+  if (const char* const why = WhyGiveUp(job, now)) return failed(why);
   channel::ClientSession& session = job.life->control();
   if (!job.plan_request) {
+    if (link_.state() == State::kSuspect) {
+      job.next_try_ns = now + kThreadWaitNs;
+      return Step::kWaiting;
+    }
     const auto posted = session.Post({.command = wire::Command::kRestorePlan,
                                       .scalar0 = job.grant.value(),
                                       .scalar1 = options_.rank,
@@ -182,19 +183,52 @@ Restorer::Step Restorer::Plan(Job& job, std::uint64_t until_ns) {
       job.next_try_ns = now + kFirstPauseNs;
       return Step::kWaiting;
     }
-    if (!posted) return failed(posted.error().text);
+    if (!posted) {
+      link_.ReportFailure(posted.error());
+      return failed(posted.error().text);
+    }
     job.plan_request = *posted;
     job.asked_ns = now;
   }
   auto answer = session.Wait(*job.plan_request, std::min(until_ns, job.deadline_ns));
   if (!answer) {
-    if (answer.error().code != Code::kTimedOut) return failed(answer.error().text);
+    if (answer.error().code != Code::kTimedOut) {
+      link_.ReportFailure(answer.error());
+      return failed(answer.error().text);
+    }
     job.next_try_ns = os::MonotonicNs();
     return Step::kWaiting;
   }
   job.plan_request.reset();
   const Step step = TakePlan(job, *answer);
   return step == Step::kFailed ? failed(job.completion.error.c_str()) : step;
+}
+
+const char* Restorer::WhyGiveUp(Job& job, std::uint64_t now_ns) {
+  if (job.life->lost()) return "the Manager went away";
+  // Only silence speaks against the Manager; "not yet" until the deadline means that the grant never came.
+  const bool silent = job.plan_request && now_ns - job.asked_ns >= options_.query_deadline_ms * kNsPerMs;
+  if (silent && !std::exchange(job.blamed, true)) link_.ReportMissedDeadline();
+  if (now_ns >= job.deadline_ns) return "no plan came within the load deadline";
+  const std::uint64_t since = link_.suspect_since_ns();
+  if (since != 0 && now_ns >= since + options_.silent_load_ms * kNsPerMs) return "the Manager does not answer";
+  return nullptr;
+}
+
+Status Restorer::CheckPlan(const Job& job, std::span<const wire::PlanEntry> plan) const {
+  if (plan.size() != job.hashes.size()) {
+    return orbitkv::Fail(Code::kInvalid,
+                         "the plan has another number of blocks than the restore; give exactly the granted blocks");
+  }
+  std::vector<std::uint64_t> offsets;
+  for (const wire::PlanEntry& entry : plan) {
+    if (entry.slot_bytes != job.layout->slot_bytes() || !job.life->pool()->Slot(entry.offset, entry.slot_bytes)) {
+      return orbitkv::Fail(Code::kInvalid, "the plan names a range that is not a slot of this pool");
+    }
+    offsets.push_back(entry.offset);
+  }
+  if (CheckApart(std::move(offsets), job.layout->slot_bytes())) return {};
+  return orbitkv::Fail(Code::kInvalid, "the plan names slots that overlap");
 }
 
 Restorer::Step Restorer::TakePlan(Job& job, const channel::Answer& answer) {
@@ -211,15 +245,10 @@ Restorer::Step Restorer::TakePlan(Job& job, const channel::Answer& answer) {
   if (answer.status == wire::AnswerStatus::kGone) return bad("the grant was released or has ended");
   if (answer.status != wire::AnswerStatus::kOk) return bad("the Manager gave no plan");
   const auto plan = wire::DecodePlan(answer.payload.bytes());
-  if (!plan || plan->size() != job.hashes.size()) {
+  const Status checked = plan ? CheckPlan(job, *plan) : std::unexpected(plan.error());
+  if (!checked) {
     Count(counters_.bad_answers);
-    return bad("the plan has another number of blocks than the restore; give exactly the granted blocks");
-  }
-  for (const wire::PlanEntry& entry : *plan) {
-    if (entry.slot_bytes != job.layout->slot_bytes() || !job.life->pool()->Slot(entry.offset, entry.slot_bytes)) {
-      Count(counters_.bad_answers);
-      return bad("the plan names a range that is not a slot of this pool");
-    }
+    return bad(checked.error().text);
   }
   job.plan.assign(plan->begin(), plan->end());
   return Step::kPlanned;
@@ -240,7 +269,8 @@ void Restorer::StartCopy(JobPtr job) {
         {job->block_ids[i], *slot, job->layout->Identity(job->hashes[i], options_.shard), entry.slot_checksum});
     ranges.emplace_back(entry.offset, entry.slot_bytes);
   }
-  copy.prepare = [pool, ranges = std::move(ranges)]() -> Status {
+  copy.prepare = [this, work = job.get(), pool, ranges = std::move(ranges)]() -> Status {
+    if (!pages_.Current(work->block_ids, work->generations)) return orbitkv::Fail(Code::kStale, kStalePages);
     for (const auto& [offset, bytes] : ranges) pool->EnsurePopulated(offset, bytes);
     return {};
   };
@@ -250,6 +280,7 @@ void Restorer::StartCopy(JobPtr job) {
     const MutexLock lock(mutex_);
     copying_.emplace(id, std::move(job));
   }
+  completions_.SetState(JobId(id), JobState::kEnqueued);
   const auto submitted = engine_.Submit(std::move(copy));
   if (submitted) return;
   JobPtr back;
@@ -262,6 +293,7 @@ void Restorer::StartCopy(JobPtr job) {
   }
   if (submitted.error().code == Code::kBusy && os::MonotonicNs() < back->deadline_ns && !back->life->lost()) {
     // The plan stays armed; the same session may fetch it again.
+    completions_.SetState(back->id, JobState::kPending);
     back->next_try_ns = os::MonotonicNs() + kNsPerMs;
     Queue(std::move(back));
     return;
@@ -277,7 +309,21 @@ void Restorer::CopyDone(std::uint64_t id, const copy::JobResult& result) {
     ORBITKV_CHECK(it != copying_.end());
     job = std::move(it->second);
   }
+  Settle(std::move(job), result);
+  // Stop waits for the entry, so it goes last.
+  const MutexLock lock(mutex_);
+  copying_.erase(id);
+  work_.NotifyAll();
+}
+
+void Restorer::Settle(JobPtr job, const copy::JobResult& result) {
   Completion& done = job->completion;
+  if (result.error && result.error->code == Code::kStale) {
+    Count(counters_.jobs_with_stale_pages);
+    std::ranges::fill(done.outcomes, Byte(Outcome::kStale));
+    Fail(std::move(job), result.error->text);
+    return;
+  }
   std::ranges::fill(done.outcomes, Byte(Outcome::kRestored));
   for (const std::uint32_t index : result.unfinished) done.outcomes[index] = Byte(Outcome::kFailed);
   for (const std::uint32_t index : result.mismatched) done.outcomes[index] = Byte(Outcome::kMismatch);
@@ -298,10 +344,6 @@ void Restorer::CopyDone(std::uint64_t id, const copy::JobResult& result) {
   } else {
     Fail(std::move(job), result.error ? result.error->text : "the copy failed");
   }
-  // Stop waits for the entry, so it goes last.
-  const MutexLock lock(mutex_);
-  copying_.erase(id);
-  work_.NotifyAll();
 }
 
 void Restorer::End(Job& job, wire::EndResult result) {

@@ -1,6 +1,8 @@
 // Brings granted blocks into the engine's pages: fetch the plan, check every range, copy and verify, tell the Manager.
 //
-// A job asks for its plan until it comes ("not yet" while the begin is on its way) or the load deadline passes. A small
+// A job asks for its plan until it comes ("not yet" while the begin is on its way), the load deadline passes, or the
+// Manager has been silent for so long that the engine does better to compute. Giving up is safe at any time: the end
+// that is sent follows the question in the same ring, so it also ends a pin that the question may still arm. A small
 // job whose plan is there at once runs on the calling thread. Good jobs complete when their copy is done; a job with
 // mismatched blocks completes after the Manager has withdrawn them, so that nobody is offered them again.
 //
@@ -24,6 +26,7 @@
 #include "orbitkv/client/layout.h"
 #include "orbitkv/client/link.h"
 #include "orbitkv/client/options.h"
+#include "orbitkv/client/page_generations.h"
 #include "orbitkv/client/types.h"
 #include "orbitkv/copy/engine.h"
 #include "orbitkv/os/thread.h"
@@ -37,15 +40,21 @@ struct RestoreRequest {
   std::span<const std::uint32_t> block_ids;  // where each goes; no page twice
   std::optional<Incarnation> incarnation;    // of the Manager that granted; another one: failed at once
   std::uint64_t tag = 0;
+  std::span<const std::uint64_t> generations{};  // of the pages: none, one for all, or one for each block
 };
 
 class Restorer {
  public:
   static constexpr std::uint64_t kInlineBytes = 256ULL << 10U;
 
-  Restorer(const ClientOptions& options, Link& link, copy::CopyEngine& engine, Completions& completions,
-           Counters& counters)
-      : options_(options), link_(link), engine_(engine), completions_(completions), counters_(counters) {}
+  Restorer(const ClientOptions& options, Link& link, copy::CopyEngine& engine, const PageGenerations& pages,
+           Completions& completions, Counters& counters)
+      : options_(options),
+        link_(link),
+        engine_(engine),
+        pages_(pages),
+        completions_(completions),
+        counters_(counters) {}
   ~Restorer() { Stop(); }
   Restorer(const Restorer&) = delete;
   Restorer& operator=(const Restorer&) = delete;
@@ -64,9 +73,11 @@ class Restorer {
     GrantId grant;
     std::vector<state::BlockHash> hashes;
     std::vector<std::uint32_t> block_ids;
+    std::vector<std::uint64_t> generations;
     LifePin life;
     std::optional<channel::RequestId> plan_request;
     std::uint64_t asked_ns = 0;  // when plan_request was posted
+    bool blamed = false;         // its silence was reported
     std::uint64_t deadline_ns = 0;
     std::uint64_t next_try_ns = 0;
     std::uint64_t pause_ns = 0;
@@ -85,9 +96,13 @@ class Restorer {
   // Waits for the plan until then at most; kFailed fills the completion's error.
   Step Plan(Job& job, std::uint64_t until_ns);
   Step TakePlan(Job& job, const channel::Answer& answer);
+  // Why the plan is waited for no longer; null while it is.
+  const char* WhyGiveUp(Job& job, std::uint64_t now_ns);
+  Status CheckPlan(const Job& job, std::span<const wire::PlanEntry> plan) const;
   void Queue(JobPtr job) ORBITKV_EXCLUDES(mutex_);
   void StartCopy(JobPtr job) ORBITKV_EXCLUDES(mutex_);
   void CopyDone(std::uint64_t id, const copy::JobResult& result) ORBITKV_EXCLUDES(mutex_);
+  void Settle(JobPtr job, const copy::JobResult& result) ORBITKV_EXCLUDES(mutex_);
   // Tells the Manager and waits for its word, so that the blocks are withdrawn.
   void Withdraw(JobPtr job);
   void Fail(JobPtr job, const char* error);
@@ -97,6 +112,7 @@ class Restorer {
   const ClientOptions& options_;
   Link& link_;
   copy::CopyEngine& engine_;
+  const PageGenerations& pages_;
   Completions& completions_;
   Counters& counters_;
 

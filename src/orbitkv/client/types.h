@@ -13,6 +13,7 @@
 
 #include "orbitkv/base/result.h"
 #include "orbitkv/base/units.h"
+#include "orbitkv/copy/engine.h"
 #include "orbitkv/state/state_key.h"
 
 namespace orbitkv::client {
@@ -28,7 +29,9 @@ std::string_view StateName(State state);
 // A lease as the caller sees it: the Manager's number under the client's count of Manager lives, so that a lease of a
 // lost Manager can never name one of the next.
 using LeaseHandle = StrongId<struct LeaseHandleTag, std::uint64_t>;
+// A job of one client: it means nothing to another client or process.
 using JobId = StrongId<struct JobIdTag, std::uint64_t>;
+using copy::JobState;
 
 enum class AnswerReason : std::uint8_t {
   kFound,
@@ -62,6 +65,7 @@ enum class Outcome : std::uint8_t {
   kRestored = 4,
   kMismatch = 5,  // the bytes in the pool were not the block; it is withdrawn
   kFailed = 6,    // not restored, for a reason that says nothing about the block
+  kStale = 7,     // not copied: a page of the job had got another generation before its copy began
 };
 
 enum class JobKind : std::uint8_t { kPublish, kRestore };
@@ -103,6 +107,8 @@ struct Completion {
   X(publish_jobs_refused)          \
   X(publish_jobs_stale)            \
   X(publish_jobs_cancelled)        \
+  X(jobs_with_stale_pages)         \
+  X(undrained_jobs)                \
   X(stored_blocks)                 \
   X(already_there_blocks)          \
   X(lost_blocks)                   \

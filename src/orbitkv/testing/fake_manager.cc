@@ -122,6 +122,11 @@ std::uint64_t FakeManager::OffsetOf(const state::BlockHash& hash) {
   return stored_.at(hash).offset;
 }
 
+std::uint64_t FakeManager::ChecksumOf(const state::BlockHash& hash) {
+  const MutexLock lock(mutex_);
+  return stored_.at(hash).checksum;
+}
+
 std::size_t FakeManager::stored() {
   const MutexLock lock(mutex_);
   return stored_.size();

@@ -71,8 +71,9 @@ class FakeManager : public channel::BootstrapEvents {
   std::vector<std::uint64_t> drained_tokens() ORBITKV_EXCLUDES(mutex_);
 
   std::byte* pool() { return mapping_.data(); }
-  // The offset of a stored block's slot.
+  // The offset of a stored block's slot, and its checksum.
   std::uint64_t OffsetOf(const state::BlockHash& hash) ORBITKV_EXCLUDES(mutex_);
+  std::uint64_t ChecksumOf(const state::BlockHash& hash) ORBITKV_EXCLUDES(mutex_);
   std::size_t stored() ORBITKV_EXCLUDES(mutex_);
   std::size_t reservations() ORBITKV_EXCLUDES(mutex_);
   std::size_t grants() ORBITKV_EXCLUDES(mutex_);
