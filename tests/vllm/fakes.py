@@ -176,6 +176,10 @@ class FakeLink:
         self.closed = 0
         self.epochs = []
 
+    @property
+    def asker(self):
+        return self.client
+
     def close(self):
         self.closed += 1
 

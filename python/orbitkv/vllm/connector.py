@@ -27,6 +27,7 @@ class OrbitKVConnector(compat.KVConnectorBase_V1, compat.SupportsHMA):  # type: 
         options = parse(transfer.kv_connector_extra_config or {})
         group = compat.check_supported(vllm_config, kv_cache_config)
         ranks = compat.ranks(vllm_config, kv_cache_config)
+        options.check_shards(ranks.shard_count)
         hash_bytes = compat.hash_bytes(vllm_config)
         compat.seed_probe(vllm_config)  # refuses hashes that no other process can repeat
         self._scheduler: SchedulerSide | None = None

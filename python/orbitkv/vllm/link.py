@@ -14,6 +14,7 @@ from typing import Any
 import orbitkv
 from orbitkv.vllm import compat, identity
 from orbitkv.vllm.options import Options
+from orbitkv.vllm.shards import Asker, ShardClients
 
 logger = logging.getLogger("orbitkv.vllm")
 
@@ -51,6 +52,7 @@ class Link:
         self._prepare = prepare
         self._lock = threading.Lock()
         self._client: orbitkv.Client | None = None
+        self._shards: ShardClients | None = None  # in a scheduler whose shards have Managers of their own
         self._closed = False
         self._epoch = b""
         self._cancel = orbitkv.CancelToken()
@@ -59,10 +61,11 @@ class Link:
     def start(self) -> None:
         if self._options.require_manager:
             self._bring_up()
-            client = self._client
+            client = self.asker
             if client is None or not client.wait_up(self._options.require_manager_timeout_s):
+                sockets = self._options.tp_shard_bootstrap_sockets or (self._options.bootstrap_socket,)
                 raise orbitkv.UnavailableError(
-                    f"no Cache Manager at {self._options.bootstrap_socket}: start orbitkv-manager, or leave out "
+                    f"no Cache Manager at {' or '.join(sockets)}: start orbitkv-manager, or leave out "
                     "orbitkv.require_manager to serve without it"
                 )
             return
@@ -70,7 +73,18 @@ class Link:
 
     @property
     def client(self) -> orbitkv.Client | None:
+        """A worker's."""
         return self._client
+
+    @property
+    def asker(self) -> Asker | None:
+        """A scheduler's: one client, or one that stands for several."""
+        return self._shards or self._client
+
+    def _take(self) -> Asker | None:
+        taken = self.asker
+        self._client = self._shards = None
+        return taken
 
     def renew(self, epoch: bytes) -> None:
         """Leaves the namespace for a new one that nobody else is in. The old client has no jobs of ours any more."""
@@ -78,7 +92,7 @@ class Link:
             if self._closed:
                 return
             self._epoch = epoch
-            old, self._client = self._client, None
+            old = self._take()
             before = self._thread
             self._thread = threading.Thread(target=self._run, args=(old, before), name="orbitkv-link", daemon=True)
             self._thread.start()
@@ -89,14 +103,14 @@ class Link:
             if self._closed:
                 return
             self._closed = True
-            client, self._client = self._client, None
+            client = self._take()
         self._cancel.cancel()
         if self._thread.is_alive():
             self._thread.join(timeout_s)
         if client is not None:
             client.close(timeout_s)
 
-    def _run(self, old: orbitkv.Client | None, before: threading.Thread | None = None) -> None:
+    def _run(self, old: Asker | None, before: threading.Thread | None = None) -> None:
         try:
             if before is not None and before.is_alive():
                 before.join()
@@ -121,6 +135,37 @@ class Link:
             # What the weights are now is not known from files: nobody shares this namespace.
             weights += f" epoch:{epoch.hex()}"
             instance += f"@{epoch.hex()}"
+        if not self._options.tp_shard_bootstrap_sockets:
+            client = self._connect(weights, instance, None)
+            shards = None
+        elif self._part.role == "worker":
+            client = self._connect(weights, instance, self._part.ranks.shard_of(self._part.rank))
+            shards = None
+        else:
+            count = self._part.ranks.shard_count
+            clients = [self._connect(weights, instance, shard) for shard in range(count)]
+            client, shards = None, ShardClients(clients, self._part.ranks.replicas)
+        with self._lock:
+            if not self._closed and self._epoch == epoch:
+                self._client, self._shards = client, shards
+                return
+        late = shards or client
+        assert late is not None
+        late.close(0.0)
+
+    def _connect(self, weights: str, instance: str, shard: int | None) -> orbitkv.Client:
+        """A client of the engine's one Manager, or of the Manager of one shard.
+
+        The ranks of such a shard are an instance of their own there: one shard, ranks counted from 0, and a namespace
+        that says which part of the state it holds.
+        """
+        ranks = self._part.ranks
+        rank, own = self._part.rank, ranks.shard_of(self._part.rank)
+        if shard is not None:
+            weights += f" shard:{shard}/{ranks.shard_count}"
+            instance += f"/{shard}"
+            ranks = compat.Ranks(ranks.replicas, 1, ranks.replicas)
+            rank, own = rank % ranks.replicas, 0
         fields = identity.computation_fields(self._vllm_config, self._group, weights)
         logger.info("OrbitKV identity (%s): %s", self._part.name, identity.describe(fields))
         representation = b""
@@ -128,13 +173,13 @@ class Link:
             representation = orbitkv.representation_digest(self._representation)
         client = orbitkv.Client(
             orbitkv.ClientOptions(
-                socket=self._options.bootstrap_socket,
+                socket=self._options.socket_of(shard or 0),
                 instance=instance,
                 role=self._part.role,
-                rank=self._part.rank,
-                world_size=self._part.ranks.world_size,
-                shard=self._part.ranks.shard_of(self._part.rank),
-                shard_count=self._part.ranks.shard_count,
+                rank=rank,
+                world_size=ranks.world_size,
+                shard=own,
+                shard_count=ranks.shard_count,
                 computation_digest=orbitkv.computation_digest(fields),
                 representation_digest=representation,
                 name=self._part.name,
@@ -146,8 +191,4 @@ class Link:
         )
         if self._prepare is not None:
             self._prepare(client)
-        with self._lock:
-            if not self._closed and self._epoch == epoch:
-                self._client = client
-                return
-        client.close(0.0)
+        return client

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from orbitkv.vllm.compat import KVConnectorMetadata, KVConnectorWorkerMetadata
+from orbitkv.vllm.shards import ShardGrant
 
 
 @dataclass
@@ -17,6 +18,12 @@ class Load:
     hashes: bytes  # concatenated, in prefix order
     block_ids: list[int]
     epoch: bytes = b""
+    shards: list[ShardGrant] = field(default_factory=list)  # where each shard has a Manager of its own
+
+    def grant_of(self, shard: int) -> ShardGrant:
+        if self.grant and self.shards:
+            return self.shards[shard]
+        return ShardGrant(self.grant, self.incarnation)
 
 
 @dataclass

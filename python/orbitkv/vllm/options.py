@@ -24,6 +24,7 @@ def default_socket() -> str:
 @dataclass(frozen=True)
 class Options:
     bootstrap_socket: str = ""  # where the Manager listens; empty: the user's default place
+    tp_shard_bootstrap_sockets: tuple[str, ...] = ()  # instead: the Manager of each shard's ranks, in shard order
     mode: str = "read_write"  # read_write, save_only or restore_only
     load_with_fail_policy: bool = False  # offer hits although a failed load would fail the request
     require_manager: bool = False  # do not start without a Manager
@@ -34,6 +35,17 @@ class Options:
     fence_timeout_s: float = 10.0  # a running copy that does not end in this time fails the step
     copy_threads: int = 0  # 0: chosen by the client
     stores: Literal["auto", "ordinary", "nontemporal"] = "auto"  # how bytes are written into the engine's pages
+
+    def socket_of(self, shard: int) -> str:
+        return self.tp_shard_bootstrap_sockets[shard] if self.tp_shard_bootstrap_sockets else self.bootstrap_socket
+
+    def check_shards(self, shard_count: int) -> None:
+        sockets = len(self.tp_shard_bootstrap_sockets)
+        if sockets not in (0, shard_count):
+            raise OptionError(
+                f"{PREFIX}tp_shard_bootstrap_sockets names {sockets} sockets; this engine has {shard_count} shards of "
+                "KV and needs one for each"
+            )
 
     @property
     def saves(self) -> bool:
@@ -50,6 +62,8 @@ KNOWN_KEYS = tuple(sorted(PREFIX + name for name in _FIELDS))
 
 def _convert(key: str, value: Any, default: Any) -> Any:
     wanted = type(default)
+    if wanted is tuple and isinstance(value, (list, tuple)) and all(isinstance(item, str) for item in value):
+        return tuple(value)
     if wanted is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if not isinstance(value, wanted) or (wanted is int and isinstance(value, bool)):
@@ -64,6 +78,9 @@ def _check(options: Options) -> None:
         raise OptionError(f"{PREFIX}stores must be one of {', '.join(STORES)}, not {options.stores!r}")
     if not options.bootstrap_socket.startswith("/"):
         raise OptionError(f"{PREFIX}bootstrap_socket must be an absolute path, not {options.bootstrap_socket!r}")
+    for socket in options.tp_shard_bootstrap_sockets:
+        if not socket.startswith("/"):
+            raise OptionError(f"{PREFIX}tp_shard_bootstrap_sockets must be absolute paths, not {socket!r}")
     for name in ("require_manager_timeout_s", "lookup_wait_us", "lookup_limit_ms", "fence_timeout_s", "copy_threads"):
         if getattr(options, name) < 0:
             raise OptionError(f"{PREFIX}{name} must not be negative")
@@ -81,6 +98,8 @@ def parse(extra_config: Mapping[str, Any]) -> Options:
         if name not in _FIELDS:
             raise OptionError(f"unknown option {key!r}; known are: {', '.join(KNOWN_KEYS)}")
         values[name] = _convert(key, value, _FIELDS[name].default)
+    if values.get("bootstrap_socket") and values.get("tp_shard_bootstrap_sockets"):
+        raise OptionError(f"give {PREFIX}bootstrap_socket or {PREFIX}tp_shard_bootstrap_sockets, not both")
     values["bootstrap_socket"] = values.get("bootstrap_socket") or default_socket()
     options = Options(**values)
     _check(options)

@@ -19,6 +19,7 @@ from orbitkv.vllm import compat
 from orbitkv.vllm.link import Link
 from orbitkv.vllm.messages import Load, Metadata, Save, SaveReport, WorkerMetadata
 from orbitkv.vllm.options import Options
+from orbitkv.vllm.shards import Asker, FoundBlocks, ShardClients
 
 logger = logging.getLogger("orbitkv.vllm")
 
@@ -75,7 +76,7 @@ class Tracked:
     attempt: int = 0  # raised when a preempted request is looked up again
     asked_at: float | None = None  # first unanswered question
     gave_up: bool = False  # no answer in time: computed without us
-    answer: orbitkv.Answer | None = None
+    answer: FoundBlocks | None = None
     answered_at: float = 0.0
     answered_for: tuple[int, int] = (-1, -1)
     lease: int = 0
@@ -170,7 +171,7 @@ class SchedulerSide:
 
     def request_finished(self, request: Any) -> None:
         tracked = self._requests.pop(request.request_id, None)
-        client = self._link.client
+        client = self._link.asker
         if tracked is None or client is None:
             return
         if tracked.asked_at is not None:
@@ -185,7 +186,7 @@ class SchedulerSide:
         if load is not None:
             self._end_load(load)
 
-    def _release_lease(self, client: orbitkv.Client, tracked: Tracked) -> None:
+    def _release_lease(self, client: Asker, tracked: Tracked) -> None:
         if tracked.lease:
             client.release_lease(tracked.lease)
             tracked.lease = 0
@@ -196,7 +197,7 @@ class SchedulerSide:
     def matched_tokens(self, request: Any, computed_tokens: int) -> tuple[int | None, bool]:
         tracked = self._tracked(request)
         tracked.found = None
-        client = self._link.client
+        client = self._link.asker
         if client is None or not self._offers or compat.skips_reading(request):
             return 0, False
         if tracked.bypass or tracked.gave_up:
@@ -228,7 +229,7 @@ class SchedulerSide:
             tracked.shared_wait_since = now
         return now - tracked.shared_wait_since < SHARED_LOAD_WAIT_S
 
-    def _ask(self, client: orbitkv.Client, tracked: Tracked, hashes: orbitkv.BlockHashes, limit: int) -> int | None:
+    def _ask(self, client: Asker, tracked: Tracked, hashes: orbitkv.BlockHashes, limit: int) -> int | None:
         """Blocks found behind vLLM's own hit, or None while there is no answer and waiting is still allowed."""
         now = time.monotonic()
         question = (tracked.local, limit)
@@ -274,7 +275,7 @@ class SchedulerSide:
     # ---- allocation -------------------------------------------------------------------------------------------------
 
     def allocated(self, request: Any, blocks: Any, external_tokens: int) -> None:
-        client = self._link.client
+        client = self._link.asker
         tracked = self._tracked(request)
         if external_tokens <= 0:
             if client is not None:
@@ -291,8 +292,9 @@ class SchedulerSide:
         tracked.lease = 0  # the grant has taken its place
         tracked.answer = None
         hashes = self._hash_list(tracked, begin, end)
+        shards = client.shard_grants(grant) if isinstance(client, ShardClients) else []
         load = Load(
-            request.request_id, grant, client.incarnation if client else b"", b"".join(hashes), ids, self._epoch
+            request.request_id, grant, client.incarnation if client else b"", b"".join(hashes), ids, self._epoch, shards
         )
         tracked.load = load
         self._pending_loads.append(load)
@@ -312,7 +314,7 @@ class SchedulerSide:
     # ---- one step ---------------------------------------------------------------------------------------------------
 
     def build(self, output: Any) -> Metadata:
-        client = self._link.client
+        client = self._link.asker
         self._follow_incarnation(client)
         metadata = Metadata(loads=self._pending_loads, epoch=self._epoch, idle=not output.num_scheduled_tokens)
         self._pending_loads = []
@@ -333,13 +335,18 @@ class SchedulerSide:
         self._taken = set()
         return metadata
 
-    def _follow_incarnation(self, client: orbitkv.Client | None) -> None:
+    def _follow_incarnation(self, client: Asker | None) -> None:
         """A new Manager knows nothing of what the old one had stored or lost."""
         incarnation = client.incarnation if client is not None else b""
         if incarnation and incarnation != self._incarnation:
             self._incarnation = incarnation
             self._stored.clear()
             self._failed.clear()
+
+    def _is_of_now(self, incarnation: bytes) -> bool:
+        """Whether a worker's Manager is one of those that the scheduler talks to."""
+        now = self._incarnation
+        return any(incarnation == now[at : at + 16] for at in range(0, len(now), 16))
 
     @staticmethod
     def _this_step(output: Any) -> tuple[dict[str, int], list[FreshBlocks]]:
@@ -475,7 +482,7 @@ class SchedulerSide:
             jobs.discard(job_id)
             if not jobs:
                 del self._job_of_block[block_id]
-        if job.epoch != self._epoch or any(report.incarnation != self._incarnation for report in job.reports):
+        if job.epoch != self._epoch or not all(self._is_of_now(report.incarnation) for report in job.reports):
             return
         stored = [all(report.stored[i] for report in job.reports) for i in range(len(job.hashes))]
         done = [item for item, ok in zip(job.hashes, stored, strict=True) if ok]
@@ -486,7 +493,7 @@ class SchedulerSide:
 
     def has_pending_work(self) -> bool:
         """Keeps an idle engine stepping until its saves are acknowledged, but not for a Manager that is away."""
-        client = self._link.client
+        client = self._link.asker
         if not self._jobs or client is None or client.state != "up":
             return False
         return time.monotonic() - self._last_save_at < PENDING_WORK_S

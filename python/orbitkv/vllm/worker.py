@@ -156,10 +156,13 @@ class WorkerSide:
 
     def _start_load(self, load: Load) -> int | None:
         client = self._client
-        if client is None or load.grant == 0:
+        granted = load.grant_of(self._ranks.shard_of(self._rank))
+        if client is None or granted.grant == 0:
             return None
         try:
-            return client.restore(load.grant, self._hashes(load.hashes), load.block_ids, incarnation=load.incarnation)
+            return client.restore(
+                granted.grant, self._hashes(load.hashes), load.block_ids, incarnation=granted.incarnation
+            )
         except orbitkv.Error as error:
             logger.warning("OrbitKV: a restore could not start, its tokens are computed: %s", error)
             return None
