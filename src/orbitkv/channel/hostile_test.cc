@@ -32,7 +32,7 @@ class HostileClient : public testing::Test {
   // A request in good order; tests spoil it.
   wire::Descriptor Good(Command command = Command::kPing) {
     wire::Descriptor d;
-    d.abi = 1;
+    d.abi = wire::kAbiMax;
     d.op = static_cast<std::uint16_t>(command);
     d.flags = wire::kLastChunk;
     d.generation = generation_;

@@ -252,4 +252,10 @@ void ServerSession::FlushWake() {
   os::FutexWake(&asleep, std::numeric_limits<int>::max());
 }
 
+void ServerSession::SignalCompletion() {
+  std::atomic<std::uint32_t>& completions = header().completions;
+  completions.fetch_add(1, std::memory_order_release);
+  os::FutexWake(&completions, std::numeric_limits<int>::max());
+}
+
 }  // namespace orbitkv::channel

@@ -87,6 +87,8 @@ class ServerSession {
               std::span<const std::byte> payload = {});
   // Wakes the client if it sleeps and was answered since the last call. Once per batch.
   void FlushWake();
+  // Tells the client that operations of it are over, whether it sleeps or looks now and then.
+  void SignalCompletion();
 
   std::size_t open_requests() const { return open_count_; }
   // The ring was damaged by the client; no more requests come.

@@ -18,6 +18,8 @@ AnswerReason ReasonOf(std::uint64_t miss) {
     case wire::MissReason::kNoNamespace: return AnswerReason::kNoNamespace;
     case wire::MissReason::kOverBudget: return AnswerReason::kOverBudget;
     case wire::MissReason::kNone:
+    case wire::MissReason::kIncomplete:
+    case wire::MissReason::kTooLate:
     case wire::MissReason::kAbsent: break;
   }
   return AnswerReason::kAbsent;
@@ -88,12 +90,8 @@ Status Queries::Send(Life& life, const Key& key, const Query& query, Pending& pe
   header.attempt = query.attempt;
   header.prefix_blocks = query.prefix_blocks;
   const std::vector<std::byte> args = wire::EncodeQuery(header, query.hashes.subspan(query.prefix_blocks));
-  // scalar0 means nothing to the Manager; it tells a late answer which request it was for.
-  const auto posted = life.control().Post({.command = wire::Command::kQuerySubmit,
-                                           .scalar0 = key.second,
-                                           .scalar1 = key.first,
-                                           .args = args,
-                                           .deadline_ns = pending.deadline_ns});
+  const auto posted =
+      life.control().Post({.command = wire::Command::kQuerySubmit, .args = args, .deadline_ns = pending.deadline_ns});
   if (posted) pending.request = *posted;
   if (!posted && posted.error().code != Code::kBusy) return std::unexpected(posted.error());
   return {};
@@ -199,12 +197,7 @@ void Queries::Cancel(std::string_view request_id) {
 
 void Queries::OnLateAnswer(Life& life, const channel::LateAnswer& late) {
   if (late.command != wire::Command::kQuerySubmit) return;
-  {
-    // Answers come in the order of their questions: a question of the same id that is still pending was asked later,
-    // and its answer replaces this lease.
-    const MutexLock lock(mutex_);
-    if (pending_.contains({late.request_scalar1, late.request_scalar0})) return;
-  }
+  // A later question of the same request may have replaced this lease: then its id means nothing any more.
   ReleaseLease(life, late.answer->scalar0);
 }
 

@@ -50,6 +50,9 @@ CommandRunner::Progress CommandRunner::Start(const CommandRequest& request, std:
     case wire::Command::kRestorePlan: Plan(request, now_ns, answer); break;
     case wire::Command::kRestoreEnd: End(request, now_ns, answer); break;
     case wire::Command::kRelease: Release(request, now_ns, answer); break;
+    case wire::Command::kQueryPoll: Poll(request, now_ns, answer); break;
+    case wire::Command::kQueryClaim: Claim(request, now_ns, answer); break;
+    case wire::Command::kQueryCancel: Cancel(request, now_ns, answer); break;
   }
   return Progress::kDone;
 }
@@ -64,14 +67,16 @@ void CommandRunner::Cancel(std::uint64_t now_ns) { service_.CancelStep(session_,
 
 CommandRunner::Progress CommandRunner::Query(const CommandRequest& request, std::uint64_t now_ns,
                                              CommandAnswer& answer) {
-  const auto query = wire::DecodeQuery(request.args);
-  if (!query) {
-    Refuse(answer, query.error());
+  const auto query = abi_ == 1 ? wire::DecodeQueryV1(request.args) : wire::DecodeQuery(request.args);
+  service::Ticket ticket;
+  if (abi_ > 1) ticket.operation = request.scalar0;
+  if (!query || (abi_ > 1 && !Narrow(request.scalar1, ticket.revision))) {
+    Refuse(answer, query ? Error{} : query.error());
     return Progress::kDone;
   }
   running_ = wire::Command::kQuerySubmit;
   cost_ = std::min(query->header.hash_count, service_.limits().step_hashes);
-  return QueryStep(service_.StartQuery(session_, *query, now_ns), answer);
+  return QueryStep(service_.StartQuery(session_, *query, now_ns, ticket), answer);
 }
 
 CommandRunner::Progress CommandRunner::QueryStep(const Result<service::QueryOutcome>& outcome, CommandAnswer& answer) {
@@ -80,9 +85,45 @@ CommandRunner::Progress CommandRunner::QueryStep(const Result<service::QueryOutc
     return Progress::kDone;
   }
   if (outcome->more) return Progress::kMore;
+  if (outcome->loading) {
+    answer.status = wire::AnswerStatus::kNotYet;
+    return Progress::kDone;
+  }
   answer.scalar0 = outcome->lease.value();
   answer.scalar1 = outcome->found_blocks | static_cast<std::uint64_t>(outcome->miss_reason) << 32U;
+  if (abi_ == 1 && !outcome->boundaries.empty()) {
+    // This session cannot be told where it may stop: it is offered nothing that it could take a part of.
+    static_cast<void>(service_.Release(session_, wire::ReleaseKind::kLease, answer.scalar0, 0));
+    answer.scalar0 = 0;
+    answer.scalar1 = static_cast<std::uint64_t>(wire::MissReason::kAbsent) << 32U;
+    return Progress::kDone;
+  }
+  boundaries_ = outcome->boundaries;
+  answer.payload = std::as_bytes(std::span(boundaries_));
   return Progress::kDone;
+}
+
+void CommandRunner::Poll(const CommandRequest& request, std::uint64_t now_ns, CommandAnswer& answer) {
+  const auto poll = wire::DecodePoll(request.args);
+  if (!poll) return Refuse(answer, poll.error());
+  if (auto done = service_.PollQueries(session_, *poll, now_ns, polled_, boundaries_); !done) {
+    return Refuse(answer, done.error());
+  }
+  payload_ = wire::EncodePollAnswer(polled_, boundaries_);
+  answer.scalar0 = polled_.size();
+  answer.payload = payload_;
+}
+
+void CommandRunner::Claim(const CommandRequest& request, std::uint64_t now_ns, CommandAnswer& answer) {
+  const auto claim = wire::DecodeClaim(request.args);
+  if (!claim) return Refuse(answer, claim.error());
+  static_cast<void>(QueryStep(service_.ClaimQuery(session_, *claim, now_ns), answer));
+}
+
+void CommandRunner::Cancel(const CommandRequest& request, std::uint64_t now_ns, CommandAnswer& answer) {
+  service::Ticket ticket{.operation = request.scalar0};
+  if (!Narrow(request.scalar1, ticket.revision)) return Refuse(answer, Error{});
+  if (auto done = service_.CancelQuery(session_, ticket, now_ns); !done) Refuse(answer, done.error());
 }
 
 CommandRunner::Progress CommandRunner::Reserve(const CommandRequest& request, std::uint64_t now_ns,
@@ -139,6 +180,16 @@ void CommandRunner::Plan(const CommandRequest& request, std::uint64_t now_ns, Co
   cost_ = static_cast<std::uint32_t>(plan_.size());
   answer.scalar0 = plan_.size();
   answer.payload = std::as_bytes(std::span(plan_));
+  if (abi_ > 1) return;
+  plan_v1_.clear();
+  for (const wire::PlanEntry& entry : plan_) {
+    plan_v1_.push_back({.offset = entry.offset,
+                        .generation = entry.generation,
+                        .slot_checksum = entry.slot_checksum,
+                        .slot_bytes = entry.slot_bytes,
+                        .slab = entry.slab});
+  }
+  answer.payload = std::as_bytes(std::span(plan_v1_));
 }
 
 void CommandRunner::End(const CommandRequest& request, std::uint64_t now_ns, CommandAnswer& answer) {

@@ -40,7 +40,9 @@ class CommandRunner {
  public:
   enum class Progress : std::uint8_t { kDone, kMore };
 
-  CommandRunner(service::Service& service, SessionId session) : service_(service), session_(session) {}
+  // abi: what the session speaks.
+  CommandRunner(service::Service& service, SessionId session, std::uint16_t abi = wire::kAbiMax)
+      : service_(service), session_(session), abi_(abi) {}
 
   Progress Start(const CommandRequest& request, std::uint64_t now_ns, CommandAnswer& answer);
   Progress Continue(std::uint64_t now_ns, CommandAnswer& answer);
@@ -51,6 +53,9 @@ class CommandRunner {
 
  private:
   Progress Query(const CommandRequest& request, std::uint64_t now_ns, CommandAnswer& answer);
+  void Poll(const CommandRequest& request, std::uint64_t now_ns, CommandAnswer& answer);
+  void Claim(const CommandRequest& request, std::uint64_t now_ns, CommandAnswer& answer);
+  void Cancel(const CommandRequest& request, std::uint64_t now_ns, CommandAnswer& answer);
   Progress QueryStep(const Result<service::QueryOutcome>& outcome, CommandAnswer& answer);
   Progress Reserve(const CommandRequest& request, std::uint64_t now_ns, CommandAnswer& answer);
   Progress ReserveStep(const Result<service::ReserveOutcome>& outcome, CommandAnswer& answer);
@@ -62,10 +67,15 @@ class CommandRunner {
 
   service::Service& service_;
   const SessionId session_;
+  const std::uint16_t abi_;
   wire::Command running_ = wire::Command::kPing;
   std::uint32_t cost_ = 0;
   std::vector<wire::ReserveEntry> entries_;
   std::vector<wire::PlanEntry> plan_;
+  std::vector<wire::PlanEntryV1> plan_v1_;
+  std::vector<wire::PollEntry> polled_;
+  std::vector<std::uint32_t> boundaries_;
+  std::vector<std::byte> payload_;
   std::vector<std::uint32_t> outcomes_;
 };
 

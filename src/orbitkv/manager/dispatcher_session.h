@@ -18,7 +18,7 @@ struct Dispatcher::Session {
       : id(opened->id()),
         admin(opened->purpose() == wire::Purpose::kAdmin),
         channel(std::move(opened)),
-        runner(service, id) {}
+        runner(service, id, channel->abi()) {}
 
   const SessionId id;
   const bool admin;                                 // unknown to the service: asks for health only

@@ -92,6 +92,54 @@ TEST_F(ManagerTest, PublishesAndRestoresBetweenTwoInstances) {
   EXPECT_EQ(Figure(*one, "orbitkv_reserved_slots"), 0);
 }
 
+TEST_F(ManagerTest, AClientOfThePreviousVersionWorks) {
+  StartManager();
+  auto options = Options("old");
+  options.abi_max = 1;
+  auto old = Open(options);
+  auto now = Open(Options("now"));
+  ASSERT_TRUE(old && now);
+  EXPECT_EQ(old->session().abi(), 1);
+  EXPECT_EQ(now->session().abi(), wire::kAbiMax);
+  const auto hashes = Chain(1, 20);
+  EXPECT_EQ(old->Publish(hashes).value(), 20U);
+  EXPECT_EQ(old->Restore(1, hashes, GrantId(5)).value(), 20U);
+  EXPECT_EQ(now->Restore(1, hashes, GrantId(5)).value(), 20U);
+  // Its look-up scalars mean nothing, and the later commands do not exist for it.
+  const auto args = wire::EncodeQueryV1({.request_key_lo = 9}, hashes);
+  const auto answer = old->Call(wire::Command::kQuerySubmit, ~0ULL, ~0ULL, args).value();
+  EXPECT_EQ(answer.status, wire::AnswerStatus::kOk);
+  EXPECT_EQ(answer.scalar1, 20U);
+  const auto poll = wire::EncodePoll(std::vector<wire::PollRequest>{{.operation = 1}});
+  EXPECT_EQ(old->Call(wire::Command::kQueryPoll, 0, 0, poll).value().status, wire::AnswerStatus::kInvalid);
+  EXPECT_EQ(now->Call(wire::Command::kQueryPoll, 0, 0, poll).value().status, wire::AnswerStatus::kOk);
+  EXPECT_EQ(now->Call(wire::Command::kQuerySubmit, 1, ~0ULL, args).value().status, wire::AnswerStatus::kInvalid);
+}
+
+TEST_F(ManagerTest, ASelectedReadIsGrantedWholeOnly) {
+  StartManager();
+  auto client = Open(Options());
+  ASSERT_TRUE(client);
+  const auto hashes = Chain(1, 8);
+  ASSERT_EQ(client->Publish(hashes).value(), 8U);
+  const std::vector<wire::HashView> views = {{.first = 1, .count = 2}, {.first = 6, .count = 1}};
+  const auto args = wire::EncodeQuery({.request_key_lo = 1, .mode = wire::QueryMode::kSelected}, hashes, views);
+  const auto answer = client->Call(wire::Command::kQuerySubmit, 0, 0, args).value();
+  ASSERT_TRUE(answer.ok());
+  EXPECT_EQ(answer.scalar1, 3U);
+  const auto boundaries = wire::DecodeBoundaries(answer.payload.bytes()).value();
+  ASSERT_EQ(boundaries.size(), 1U);
+  EXPECT_EQ(boundaries[0], 3U);
+  const std::uint32_t ranks[] = {0};
+  EXPECT_EQ(client->Begin(LeaseId(answer.scalar0), GrantId(1), 2, ranks).error().code, Code::kRefused);
+  ASSERT_TRUE(client->Begin(LeaseId(answer.scalar0), GrantId(2), 3, ranks));
+  const auto plan = client->Plan(GrantId(2)).value().second;
+  ASSERT_EQ(plan.size(), 3U);
+  EXPECT_TRUE(client->Right(plan[0], hashes[1]));
+  EXPECT_TRUE(client->Right(plan[2], hashes[6]));
+  EXPECT_EQ(plan[2].block, 2U);
+}
+
 TEST_F(ManagerTest, AnotherModelSharesNothing) {
   StartManager();
   auto one = Open(Options("one"));

@@ -61,6 +61,9 @@ Status Grants::Admit(const Instance& instance, const Lease* lease, const wire::B
     return Fail(Code::kRefused, "the boundary lies beyond what was found", begin.header.boundary_blocks,
                 lease->hashes.size());
   }
+  if (!lease->boundaries.empty() && !std::ranges::binary_search(lease->boundaries, begin.header.boundary_blocks)) {
+    return Fail(Code::kRefused, "no boundary lies there", begin.header.boundary_blocks);
+  }
   const auto open = open_grants_.find(instance.id);
   if (open != open_grants_.end() && open->second >= limits_.grants_per_instance) {
     return Fail(Code::kBusy, "too many restores are under way", open->second);
@@ -139,7 +142,9 @@ Result<PlanStatus> Grants::FillPlan(const Session& session, const Grant& grant, 
                    .generation = slot->generation,
                    .slot_checksum = slot->checksum,
                    .slot_bytes = slot->payload_bytes,
-                   .slab = slot->slab});
+                   .slab = slot->slab,
+                   .group = 0,
+                   .block = static_cast<std::uint32_t>(out.size())});
   }
   return PlanStatus::kArmed;
 }

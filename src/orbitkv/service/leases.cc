@@ -7,7 +7,7 @@
 namespace orbitkv::service {
 
 Result<QueryOutcome> Leases::Start(Session& session, const wire::QueryView& query, std::uint64_t now_ns) {
-  if (query.header.group != 0) return Fail(Code::kInvalid, "the instance has no such cache group", query.header.group);
+  if (session.instance->space != nullptr) ORBITKV_TRY(Scan::Check(*session.instance->space, query));
   ++counters_.queries;
   counters_.query_blocks += query.hashes.size();
   if (session.instance->space == nullptr) {
@@ -18,13 +18,10 @@ Result<QueryOutcome> Leases::Start(Session& session, const wire::QueryView& quer
     ++counters_.queries_not_admitted;
     return Fail(Code::kBusy, "too many queries and leases are open", session.operations, leases_.size());
   }
-  Query started;
-  started.request = request;
-  started.space = session.instance->space;
-  started.hashes.assign(query.hashes.begin(), query.hashes.end());
+  Query started{request, query.header.mode, Scan(*session.instance->space, query)};
   ++session.operations;
-  hashes_ += started.hashes.size();
-  if (started.hashes.size() <= limits_.step_hashes) return Step(session, started, now_ns);
+  hashes_ += started.scan.hashes().size();
+  if (started.scan.hashes().size() <= limits_.step_hashes) return Step(session, started, now_ns);
   return Step(session, running_.emplace(session.id, std::move(started)).first->second, now_ns);
 }
 
@@ -41,6 +38,7 @@ bool Leases::Admit(const Session& session, const RequestKey& request, std::uint6
   const auto earlier = by_request_.find(request);
   if (earlier == by_request_.end() || leases_.at(earlier->second).session != &session) {
     if (session.operations >= limits_.operations_per_session) {
+      if (session.remembered == 0) return false;
       const auto own = std::find_if(leases_.begin(), FirstLive(),
                                     [&session](const auto& lease) { return lease.second.session == &session; });
       if (own == FirstLive()) return false;
@@ -59,46 +57,35 @@ bool Leases::Admit(const Session& session, const RequestKey& request, std::uint6
 }
 
 QueryOutcome Leases::Step(Session& session, Query& query, std::uint64_t now_ns) {
-  const std::size_t count = std::min<std::size_t>(limits_.step_hashes, query.hashes.size() - query.looked_at);
-  const std::size_t before = query.refs.size();
-  const auto hashes = std::span(query.hashes).subspan(query.looked_at, count);
-  const std::uint32_t matched = cache_.MatchPrefix(query.space->row, hashes, query.refs);
-  query.looked_at += static_cast<std::uint32_t>(count);
-  std::size_t taken = before;
-  while (taken < query.refs.size() && Take(*session.instance, query, query.refs[taken])) ++taken;
-  const std::size_t over_budget = query.refs.size() - taken;
-  query.refs.resize(taken);
-  if (matched == count && over_budget == 0 && query.looked_at < query.hashes.size()) return {.more = true};
-
-  counters_.query_blocks_found += taken;
-  counters_.query_blocks_over_budget += over_budget;
+  Scan& scan = query.scan;
+  if (!scan.Step(cache_, pins_, session, limits_.step_hashes)) return {.more = true};
   QueryOutcome outcome;
-  outcome.found_blocks = static_cast<std::uint32_t>(taken);
-  if (taken == 0) {
-    outcome.miss_reason =
-        static_cast<std::uint32_t>(over_budget > 0 ? wire::MissReason::kOverBudget : wire::MissReason::kAbsent);
+  outcome.found_blocks = scan.found();
+  counters_.query_blocks_over_budget += scan.over_budget();
+  if (scan.all_or_nothing() && !scan.complete()) {
+    pins_.Give(session, scan.refs());
+    outcome.found_blocks = 0;
+    outcome.miss_reason = static_cast<std::uint32_t>(wire::MissReason::kIncomplete);
+  } else if (scan.found() == 0) {
+    outcome.miss_reason = static_cast<std::uint32_t>(wire::MissReason::kAbsent);
   }
+  if (outcome.found_blocks == 0 && scan.over_budget() > 0) {
+    outcome.miss_reason = static_cast<std::uint32_t>(wire::MissReason::kOverBudget);
+  }
+  counters_.query_blocks_found += outcome.found_blocks;
+  if (outcome.found_blocks > 0) outcome.boundaries = scan.Boundaries();
   outcome.lease = Answer(session, query, now_ns);
   return outcome;
 }
 
-bool Leases::Take(Instance& instance, const Query& query, cache::BlockRef ref) {
-  // One block is always allowed: a budget below the size of a block would switch the cache off silently.
-  const std::uint64_t budget =
-      std::max<std::uint64_t>(1, limits_.lease_bytes_per_instance() / query.space->block_bytes());
-  if (instance.leased.distinct() >= budget && !instance.leased.Holds(ref)) return false;
-  if (!cache_.PinFound(ref)) return false;
-  instance.leased.Add(ref);
-  return true;
-}
-
 LeaseId Leases::Answer(Session& session, Query& query, std::uint64_t now_ns) {
-  if (const auto earlier = by_request_.find(query.request); earlier != by_request_.end()) {
+  const bool leases = query.mode != wire::QueryMode::kDiscovery && query.mode != wire::QueryMode::kWarmUp;
+  if (const auto earlier = by_request_.find(query.request); leases && earlier != by_request_.end()) {
     Erase(leases_.find(earlier->second));
   }
-  hashes_ -= query.hashes.size();
+  hashes_ -= query.scan.hashes().size();
   LeaseId answered;
-  if (query.refs.empty()) {
+  if (query.scan.refs().empty()) {
     --session.operations;
   } else {
     answered = LeaseId(next_lease_++);
@@ -107,9 +94,9 @@ LeaseId Leases::Answer(Session& session, Query& query, std::uint64_t now_ns) {
     lease.session = &session;
     lease.request = query.request;
     lease.answered_ns = now_ns;
-    query.hashes.resize(query.refs.size());
-    lease.hashes = std::move(query.hashes);
-    lease.refs = std::move(query.refs);
+    lease.boundaries = query.scan.Boundaries();
+    lease.hashes = query.scan.TakeFoundHashes();
+    lease.refs = std::move(query.scan.refs());
     hashes_ += lease.hashes.size();
     ++live_;
     by_request_[lease.request] = answered;
@@ -121,8 +108,8 @@ LeaseId Leases::Answer(Session& session, Query& query, std::uint64_t now_ns) {
 void Leases::CancelRunning(Session& session) {
   const auto running = running_.find(session.id);
   if (running == running_.end()) return;
-  Unpin(*session.instance, running->second.refs);
-  hashes_ -= running->second.hashes.size();
+  pins_.Give(session, running->second.scan.refs());
+  hashes_ -= running->second.scan.hashes().size();
   --session.operations;
   running_.erase(running);
 }
@@ -144,17 +131,10 @@ void Leases::EndSession(Session& session) {
   ORBITKV_CHECK(session.operations == 0);
 }
 
-void Leases::Unpin(Instance& instance, std::vector<cache::BlockRef>& refs) {
-  for (const cache::BlockRef ref : refs) {
-    cache_.UnpinFound(ref);
-    instance.leased.Remove(ref);
-  }
-  refs.clear();
-}
-
 void Leases::Expire(Lease& lease) {
   ORBITKV_CHECK(lease.live);
-  Unpin(*lease.session->instance, lease.refs);
+  pins_.Give(*lease.session, lease.refs);
+  ++lease.session->remembered;
   lease.live = false;
   first_live_ = LeaseId(lease.id.value() + 1);
   --live_;
@@ -163,8 +143,10 @@ void Leases::Expire(Lease& lease) {
 Leases::LeaseMap::iterator Leases::Erase(LeaseMap::iterator lease) {
   Lease& ended = lease->second;
   if (ended.live) {
-    Unpin(*ended.session->instance, ended.refs);
+    pins_.Give(*ended.session, ended.refs);
     --live_;
+  } else {
+    --ended.session->remembered;
   }
   hashes_ -= ended.hashes.size();
   --ended.session->operations;

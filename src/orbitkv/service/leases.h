@@ -25,6 +25,7 @@
 #include "orbitkv/cache/block_cache.h"
 #include "orbitkv/service/limits.h"
 #include "orbitkv/service/registry.h"
+#include "orbitkv/service/scan.h"
 #include "orbitkv/service/types.h"
 #include "orbitkv/wire/commands.h"
 
@@ -47,6 +48,7 @@ struct Lease {
   RequestKey request;
   std::uint64_t answered_ns = 0;
   bool live = true;
+  std::vector<std::uint32_t> boundaries;  // that may be taken; empty: every one
   std::vector<state::BlockHash> hashes;
   std::vector<cache::BlockRef> refs;  // while live, one per hash
 };
@@ -54,7 +56,7 @@ struct Lease {
 class Leases : public cache::LeaseRevoker {
  public:
   Leases(const Limits& limits, cache::BlockCache& cache, Counters& counters)
-      : limits_(limits), cache_(cache), counters_(counters) {}
+      : limits_(limits), cache_(cache), counters_(counters), pins_(limits, cache) {}
 
   // The session is registered.
   Result<QueryOutcome> Start(Session& session, const wire::QueryView& query, std::uint64_t now_ns);
@@ -75,18 +77,14 @@ class Leases : public cache::LeaseRevoker {
  private:
   struct Query {
     RequestKey request;
-    const Namespace* space = nullptr;
-    std::vector<state::BlockHash> hashes;
-    std::vector<cache::BlockRef> refs;  // pinned
-    std::uint32_t looked_at = 0;
+    wire::QueryMode mode = wire::QueryMode::kLeasedRead;
+    Scan scan;
   };
   using LeaseMap = std::map<LeaseId, Lease>;
 
   bool Admit(const Session& session, const RequestKey& request, std::uint64_t hash_count);
   QueryOutcome Step(Session& session, Query& query, std::uint64_t now_ns);
-  bool Take(Instance& instance, const Query& query, cache::BlockRef ref);
   LeaseId Answer(Session& session, Query& query, std::uint64_t now_ns);
-  void Unpin(Instance& instance, std::vector<cache::BlockRef>& refs);
   void Expire(Lease& lease);
   LeaseMap::iterator Erase(LeaseMap::iterator lease);
   LeaseMap::iterator FirstLive() { return leases_.lower_bound(first_live_); }
@@ -94,6 +92,7 @@ class Leases : public cache::LeaseRevoker {
   const Limits& limits_;
   cache::BlockCache& cache_;
   Counters& counters_;
+  FoundPins pins_;
   std::map<SessionId, Query> running_;
   LeaseMap leases_;
   absl::flat_hash_map<RequestKey, LeaseId> by_request_;  // looked up only

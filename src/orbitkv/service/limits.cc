@@ -21,6 +21,9 @@ Status Limits::Validate() const {
   if (lease_percent_per_instance == 0 || lease_percent_per_instance > 100) {
     return Fail(Code::kInvalid, "lease_percent_per_instance is not in 1 to 100", lease_percent_per_instance);
   }
+  if (lease_percent_per_session == 0 || lease_percent_per_session > 100) {
+    return Fail(Code::kInvalid, "lease_percent_per_session is not in 1 to 100", lease_percent_per_session);
+  }
   if (reserved_percent_per_session == 0 || reserved_percent_per_session > 100) {
     return Fail(Code::kInvalid, "reserved_percent_per_session is not in 1 to 100", reserved_percent_per_session);
   }

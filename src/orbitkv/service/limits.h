@@ -23,11 +23,13 @@ struct Limits {
   std::uint32_t step_hashes = 512;  // of one session in one call, so that no session holds the dispatcher
   std::uint32_t operations_per_session = 128;
   std::uint32_t operations_total = 1024;
-  std::uint64_t hashes_total = 8U << 20U;          // of running queries and remembered answers, 32 bytes each
-  std::uint64_t lease_ns = 10'000'000'000;         // a found lease after its answer
-  std::uint64_t remembered_ns = 60'000'000'000;    // the hashes of an answer, for a late begin
-  std::uint32_t lease_percent_per_instance = 50;   // of pool_bytes, distinct bytes found or granted
-  std::uint32_t grants_per_instance = 4096;        // that still hold a pin
+  std::uint64_t hashes_total = 8U << 20U;         // of running queries and remembered answers, 32 bytes each
+  std::uint64_t lease_ns = 10'000'000'000;        // a found lease after its answer
+  std::uint64_t remembered_ns = 60'000'000'000;   // the hashes of an answer, for a late begin
+  std::uint32_t lease_percent_per_instance = 50;  // of pool_bytes, distinct bytes found or granted
+  std::uint32_t lease_percent_per_session =
+      100;                                   // of pool_bytes, distinct bytes found; counted when below the instance's
+  std::uint32_t grants_per_instance = 4096;  // that still hold a pin
   std::uint32_t ended_grants_remembered = 16'384;  // per instance: told "gone", and their ids not taken again
 
   std::uint32_t reservations_per_session = 256;
@@ -36,6 +38,7 @@ struct Limits {
   std::uint32_t verifications = 1024;               // slots whose bytes are being checked again
 
   std::uint64_t lease_bytes_per_instance() const { return pool_bytes / 100 * lease_percent_per_instance; }
+  std::uint64_t lease_bytes_per_session() const { return pool_bytes / 100 * lease_percent_per_session; }
   std::uint64_t reserved_bytes_per_session() const { return pool_bytes / 100 * reserved_percent_per_session; }
 
   Status Validate() const;

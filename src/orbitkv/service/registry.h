@@ -76,7 +76,9 @@ struct Session {
   std::optional<Registration> registration;
   Instance* instance = nullptr;  // set with registration
 
-  std::uint32_t operations = 0;  // queries that run, and leases with those remembered
+  std::uint32_t operations = 0;  // queries that run or load, and leases with those remembered
+  std::uint32_t remembered = 0;  // of those, leases that expired
+  BlockAccount found;            // by found pins; counted only where a session may hold less than its instance
   std::uint32_t reservations = 0;
   std::uint64_t reserved_bytes = 0;
   std::uint64_t armed_ranks = 0;

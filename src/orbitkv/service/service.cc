@@ -153,7 +153,8 @@ Status Service::Unregister(SessionId session, std::uint64_t now_ns) {
 
 // ---- queries --------------------------------------------------------------------------------------------------------
 
-Result<QueryOutcome> Service::StartQuery(SessionId session, const wire::QueryView& query, std::uint64_t now_ns) {
+Result<QueryOutcome> Service::StartQuery(SessionId session, const wire::QueryView& query, std::uint64_t now_ns,
+                                         Ticket) {
   ORBITKV_ASSIGN_OR_RETURN(Session * found, parts_->Idle(session));
   return parts_->leases.Start(*found, query, parts_->At(now_ns));
 }
@@ -161,6 +162,32 @@ Result<QueryOutcome> Service::StartQuery(SessionId session, const wire::QueryVie
 Result<QueryOutcome> Service::ContinueQuery(SessionId session, std::uint64_t now_ns) {
   ORBITKV_ASSIGN_OR_RETURN(Session * found, parts_->Registered(session));
   return parts_->leases.Continue(*found, parts_->At(now_ns));
+}
+
+Status Service::PollQueries(SessionId session, std::span<const wire::PollRequest> requests, std::uint64_t now_ns,
+                            std::vector<wire::PollEntry>& entries, std::vector<std::uint32_t>& boundaries) {
+  entries.clear();
+  boundaries.clear();
+  parts_->At(now_ns);
+  ORBITKV_TRY(parts_->Registered(session));
+  for (const wire::PollRequest& request : requests) {
+    entries.push_back({.operation = request.operation,
+                       .revision = request.revision,
+                       .state = static_cast<std::uint32_t>(wire::TicketState::kUnknown)});
+  }
+  return {};
+}
+
+Result<QueryOutcome> Service::ClaimQuery(SessionId session, const wire::ClaimRequest&, std::uint64_t now_ns) {
+  parts_->At(now_ns);
+  ORBITKV_TRY(parts_->Registered(session));
+  return Fail(Code::kBusy, "nothing is prepared for this consumer");
+}
+
+Status Service::CancelQuery(SessionId session, Ticket ticket, std::uint64_t now_ns) {
+  parts_->At(now_ns);
+  ORBITKV_TRY(parts_->Registered(session));
+  return Fail(Code::kNotFound, "the operation is not open", ticket.operation);
 }
 
 void Service::CancelStep(SessionId session, std::uint64_t now_ns) {

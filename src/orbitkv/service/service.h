@@ -61,9 +61,20 @@ class Service {
 
   // ---- queries ------------------------------------------------------------------------------------------------------
   // A request (of the instance) has one lease: an answer replaces the one before. A query that cannot be admitted is
-  // kBusy and leaves the earlier lease alone.
-  Result<QueryOutcome> StartQuery(SessionId session, const wire::QueryView& query, std::uint64_t now_ns);
+  // kBusy and leaves the earlier lease alone. kStale for a ticket whose operation is over or whose revision is not
+  // newer than the live one; kRefused for a revision of another request, group or mode.
+  Result<QueryOutcome> StartQuery(SessionId session, const wire::QueryView& query, std::uint64_t now_ns,
+                                  Ticket ticket = {});
   Result<QueryOutcome> ContinueQuery(SessionId session, std::uint64_t now_ns);
+  // entries gets one entry per request, boundaries those of all that are ready, one behind the other. What is told to
+  // be over is forgotten.
+  Status PollQueries(SessionId session, std::span<const wire::PollRequest> requests, std::uint64_t now_ns,
+                     std::vector<wire::PollEntry>& entries, std::vector<std::uint32_t>& boundaries);
+  // Takes over what was prepared for a consumer of the session's instance. kBusy: there is no such preparation (any
+  // more); kStale: another revision is the live one, and it stays.
+  Result<QueryOutcome> ClaimQuery(SessionId session, const wire::ClaimRequest& claim, std::uint64_t now_ns);
+  // kStale for another revision than the live one, which goes on; kNotFound when no such operation is open.
+  Status CancelQuery(SessionId session, Ticket ticket, std::uint64_t now_ns);
   // Gives up a query or reserve that has `more`; slots reserved so far are freed. Idempotent.
   void CancelStep(SessionId session, std::uint64_t now_ns);
 

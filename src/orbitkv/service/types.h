@@ -43,12 +43,21 @@ struct RegisterOutcome {
   state::Digest namespace_digest{};
 };
 
-// Of a query whose request is known. more: nothing is answered yet, call ContinueQuery.
+// What a client calls a look-up that may outlive its submit. None: only what is resident now is asked for.
+struct Ticket {
+  std::uint64_t operation = 0;  // rises within a session
+  std::uint32_t revision = 0;
+};
+
+// Of a query whose request is known. more: nothing is answered yet, call ContinueQuery. loading: the ticket is to be
+// polled. Neither: this is the answer.
 struct QueryOutcome {
   bool more = false;
-  LeaseId lease{};  // none when nothing was found
+  bool loading = false;
+  LeaseId lease{};  // none when nothing was found or the mode gives none
   std::uint32_t found_blocks = 0;
-  std::uint32_t miss_reason = 0;  // wire::MissReason
+  std::uint32_t miss_reason = 0;            // wire::MissReason
+  std::vector<std::uint32_t> boundaries{};  // that may be taken, ascending; empty: every one up to found_blocks
 };
 
 struct ReserveOutcome {

@@ -255,6 +255,9 @@ void FakeManager::Execute(ServerSession& session, const ReceivedRequest& request
       case Command::kRestorePlan: Plan(session, request); break;
       case Command::kRestoreEnd: End(session, request); break;
       case Command::kRelease: Release(session, request); break;
+      case Command::kQueryPoll:
+      case Command::kQueryClaim:
+      case Command::kQueryCancel: session.Answer(request.handle, AnswerStatus::kUnsupported); break;
     }
   }
   Note(name);

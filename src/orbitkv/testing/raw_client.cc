@@ -42,6 +42,7 @@ Result<std::unique_ptr<RawClient>> RawClient::Connect(const RawClientOptions& op
   connect.socket_path = options.socket;
   connect.purpose = options.purpose;
   connect.name = options.name;
+  connect.abi_max = options.abi_max;
   connect.deadline_ns = os::DeadlineAfter(options.deadline_ns);
   connect.late_answer = [raw = client.get()](const channel::LateAnswer& late) { raw->GiveBack(late); };
   ORBITKV_ASSIGN_OR_RETURN(client->session_, channel::ClientSession::Connect(connect));
@@ -183,15 +184,13 @@ bool RawClient::Settle() {
 }
 
 std::vector<std::byte> RawClient::QueryArguments(std::uint64_t request, std::span<const state::BlockHash> hashes) {
-  wire::QueryHeader header{};
-  header.request_key_hi = 7;
-  header.request_key_lo = request;
-  return wire::EncodeQuery(header, hashes);
+  return wire::EncodeQuery({.request_key_hi = 7, .request_key_lo = request}, hashes);
 }
 
 Result<RawQuery> RawClient::Query(std::uint64_t request, std::span<const state::BlockHash> hashes) {
-  ORBITKV_ASSIGN_OR_RETURN(const auto answer,
-                           CallOk(wire::Command::kQuerySubmit, 0, 0, QueryArguments(request, hashes)));
+  const auto args = session_->abi() == 1 ? wire::EncodeQueryV1({.request_key_hi = 7, .request_key_lo = request}, hashes)
+                                         : QueryArguments(request, hashes);
+  ORBITKV_ASSIGN_OR_RETURN(const auto answer, CallOk(wire::Command::kQuerySubmit, 0, 0, args));
   return RawQuery{LeaseId(answer.scalar0), static_cast<std::uint32_t>(answer.scalar1),
                   static_cast<wire::MissReason>(answer.scalar1 >> 32U)};
 }
@@ -264,6 +263,14 @@ Status RawClient::Begin(LeaseId lease, GrantId grant, std::uint32_t boundary, st
 Result<std::pair<wire::AnswerStatus, std::vector<wire::PlanEntry>>> RawClient::Plan(GrantId grant) {
   ORBITKV_ASSIGN_OR_RETURN(const auto answer, Call(wire::Command::kRestorePlan, grant.value(), options_.rank));
   if (!answer.ok()) return std::pair(answer.status, std::vector<wire::PlanEntry>{});
+  if (session_->abi() == 1) {
+    ORBITKV_ASSIGN_OR_RETURN(const auto old, wire::DecodePlanV1(answer.payload.bytes()));
+    std::vector<wire::PlanEntry> plan;
+    for (const wire::PlanEntryV1& entry : old) {
+      plan.push_back({entry.offset, entry.generation, entry.slot_checksum, entry.slot_bytes, entry.slab});
+    }
+    return std::pair(answer.status, std::move(plan));
+  }
   ORBITKV_ASSIGN_OR_RETURN(const auto entries, wire::DecodePlan(answer.payload.bytes()));
   return std::pair(answer.status, std::vector<wire::PlanEntry>(entries.begin(), entries.end()));
 }

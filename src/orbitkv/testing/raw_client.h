@@ -38,6 +38,7 @@ struct RawClientOptions {
   std::byte computation{1};  // fills the digest: another value is another model
   wire::Purpose purpose = wire::Purpose::kControl;
   std::uint64_t deadline_ns = 20'000'000'000;  // per call
+  std::uint16_t abi_max = wire::kAbiMax;
 };
 
 struct RawQuery {

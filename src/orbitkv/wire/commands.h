@@ -5,7 +5,10 @@
 //
 //   command         request scalar0     scalar1                answer scalar0    scalar1
 //   Ping            echoed              -                      scalar0           Manager's clock, ns
-//   QuerySubmit     -                   -                      lease id or 0     found blocks | MissReason << 32
+//   QuerySubmit     operation id or 0   revision               lease id or 0     found blocks | MissReason << 32
+//   QueryPoll       -                   -                      entry count       -
+//   QueryClaim      -                   -                      as QuerySubmit
+//   QueryCancel     operation id        revision               -                 -
 //   PublishReserve  -                   -                      reservation id    -
 //   PublishCommit   reservation id      -                      blocks stored     -
 //   PublishAbort    reservation id      -                      -                 -
@@ -13,6 +16,9 @@
 //   RestorePlan     grant id            rank                   block count       -
 //   RestoreEnd      grant id            rank | EndResult << 32 -                 -
 //   Release         ReleaseKind         lease or grant id      -                 -
+//
+// A session of ABI version 1 has neither operations nor these last three commands; its QuerySubmit ignores both
+// scalars. Structs named V1 are what it sends and gets. query.h has the payloads of look-ups.
 //
 // Owns: nothing; a decoded view points into the payload, which the caller has copied out of shared memory.
 // Threads: pure functions. Blocks: no.
@@ -26,37 +32,13 @@
 
 #include "orbitkv/base/result.h"
 #include "orbitkv/state/state_key.h"
+#include "orbitkv/wire/query.h"
 
 namespace orbitkv::wire {
 
 // Limits on one request, whatever the arena: what the Manager is willing to hold for one command.
-inline constexpr std::uint32_t kMaxHashesPerQuery = 1U << 20U;
 inline constexpr std::uint32_t kMaxBlocksPerReserve = 4096;
 inline constexpr std::uint32_t kMaxRanks = 1024;
-
-// ---- QuerySubmit ----------------------------------------------------------------------------------------------------
-// Hashes of the blocks behind the prefix that the engine already has, in prefix order.
-struct QueryHeader {
-  std::uint64_t request_key_hi;  // the engine's request id, hashed to 128 bits: one lease per (instance, request)
-  std::uint64_t request_key_lo;
-  std::uint32_t attempt;        // counts look-ups of one request that are one logical look-up each
-  std::uint32_t group;          // cache group
-  std::uint32_t prefix_blocks;  // blocks that the engine has already; demand is relative to them
-  std::uint32_t hash_count;
-};
-static_assert(sizeof(QueryHeader) == 32);
-
-enum class MissReason : std::uint32_t {
-  kNone = 0,
-  kNoNamespace = 1,  // not every rank of the instance has registered yet
-  kAbsent = 2,       // the first block is not here
-  kOverBudget = 3,   // the instance's lease budget is used up
-};
-
-struct QueryView {
-  QueryHeader header;
-  std::span<const state::BlockHash> hashes;
-};
 
 // ---- PublishReserve -------------------------------------------------------------------------------------------------
 struct ReserveHeader {
@@ -129,14 +111,26 @@ struct BeginView {
 };
 
 // ---- RestorePlan ----------------------------------------------------------------------------------------------------
+// Group by group, each in prefix order.
 struct PlanEntry {
-  std::uint64_t offset;  // in the pool's memfd
-  std::uint64_t generation;
-  std::uint64_t slot_checksum;
-  std::uint32_t slot_bytes;
-  std::uint32_t slab;
+  std::uint64_t offset = 0;  // in the pool's memfd
+  std::uint64_t generation = 0;
+  std::uint64_t slot_checksum = 0;
+  std::uint32_t slot_bytes = 0;
+  std::uint32_t slab = 0;
+  std::uint32_t group = 0;
+  std::uint32_t block = 0;  // the last hash block inside it, counted from the query's prefix
 };
-static_assert(sizeof(PlanEntry) == 32);
+static_assert(sizeof(PlanEntry) == 40);
+
+struct PlanEntryV1 {
+  std::uint64_t offset = 0;
+  std::uint64_t generation = 0;
+  std::uint64_t slot_checksum = 0;
+  std::uint32_t slot_bytes = 0;
+  std::uint32_t slab = 0;
+};
+static_assert(sizeof(PlanEntryV1) == 32);
 
 // ---- RestoreEnd -----------------------------------------------------------------------------------------------------
 enum class EndResult : std::uint32_t {
@@ -160,16 +154,15 @@ enum class ReleaseKind : std::uint64_t { kLease = 1, kGrant = 2 };
 
 // ---- decoders and encoders ------------------------------------------------------------------------------------------
 // Decoders take a payload that is 8-byte aligned and no longer shared.
-Result<QueryView> DecodeQuery(std::span<const std::byte> payload);
 Result<ReserveView> DecodeReserve(std::span<const std::byte> payload);
 Result<CommitView> DecodeCommit(std::span<const std::byte> payload);
 Result<BeginView> DecodeBegin(std::span<const std::byte> payload);
 Result<EndView> DecodeEnd(std::span<const std::byte> payload);
 Result<std::span<const ReserveEntry>> DecodeReserveAnswer(std::span<const std::byte> payload);
 Result<std::span<const PlanEntry>> DecodePlan(std::span<const std::byte> payload);
+Result<std::span<const PlanEntryV1>> DecodePlanV1(std::span<const std::byte> payload);
 Result<std::span<const std::uint32_t>> DecodeCommitAnswer(std::span<const std::byte> payload);
 
-std::vector<std::byte> EncodeQuery(QueryHeader header, std::span<const state::BlockHash> hashes);
 std::vector<std::byte> EncodeReserve(ReserveHeader header, std::span<const state::BlockHash> hashes);
 std::vector<std::byte> EncodeCommit(std::span<const CommitEntry> entries);
 std::vector<std::byte> EncodeBegin(std::uint32_t boundary_blocks, std::span<const std::uint32_t> ranks);

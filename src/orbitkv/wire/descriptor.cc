@@ -25,8 +25,9 @@ Status CheckCommon(const Descriptor& d, const DescriptorLimits& limits) {
 
 }  // namespace
 
-bool IsCommand(std::uint16_t op) {
-  return op >= static_cast<std::uint16_t>(Command::kPing) && op <= static_cast<std::uint16_t>(Command::kRelease);
+bool IsCommand(std::uint16_t op, std::uint16_t abi) {
+  const Command last = abi == 1 ? Command::kRelease : Command::kQueryCancel;
+  return op >= static_cast<std::uint16_t>(Command::kPing) && op <= static_cast<std::uint16_t>(last);
 }
 
 const char* CommandName(Command command) {
@@ -40,6 +41,9 @@ const char* CommandName(Command command) {
     case Command::kRestorePlan: return "RestorePlan";
     case Command::kRestoreEnd: return "RestoreEnd";
     case Command::kRelease: return "Release";
+    case Command::kQueryPoll: return "QueryPoll";
+    case Command::kQueryClaim: return "QueryClaim";
+    case Command::kQueryCancel: return "QueryCancel";
   }
   return "unknown";
 }
@@ -109,7 +113,7 @@ std::optional<Code> CodeOf(AnswerStatus status) {
 
 Result<Descriptor> DecodeRequest(const Descriptor& copied_once, const DescriptorLimits& limits) {
   ORBITKV_TRY(CheckCommon(copied_once, limits));
-  if (!IsCommand(copied_once.op)) return Fail(Code::kInvalid, "unknown command", copied_once.op);
+  if (!IsCommand(copied_once.op, limits.abi)) return Fail(Code::kInvalid, "unknown command", copied_once.op);
   if (copied_once.generation % 2 == 0) return Fail(Code::kStale, "request with an even generation");
   if ((copied_once.flags & kMoreAnswer) != 0) return Fail(Code::kInvalid, "request with an answer's flag");
   const bool fetch = (copied_once.flags & kFetch) != 0;

@@ -17,7 +17,7 @@ namespace orbitkv::wire {
 inline constexpr std::uint32_t kDescriptorMagic = 0x44564b4fU;  // "OKVD"
 // What this build speaks. A Manager serves the current and the previous version.
 inline constexpr std::uint16_t kAbiMin = 1;
-inline constexpr std::uint16_t kAbiMax = 1;
+inline constexpr std::uint16_t kAbiMax = 2;
 inline constexpr std::uint32_t kNoArena = 0xffffffffU;
 
 // Chosen by the client; unique in its session.
@@ -33,9 +33,12 @@ enum class Command : std::uint16_t {
   kRestorePlan = 7,
   kRestoreEnd = 8,
   kRelease = 9,
-  // 10 to 12 are kept for QueryPoll, QueryClaim and QueryCancel.
+  // Since version 2.
+  kQueryPoll = 10,
+  kQueryClaim = 11,
+  kQueryCancel = 12,
 };
-bool IsCommand(std::uint16_t op);
+bool IsCommand(std::uint16_t op, std::uint16_t abi);
 const char* CommandName(Command command);
 
 // What `op` holds in an answer.

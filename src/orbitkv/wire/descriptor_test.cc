@@ -7,11 +7,11 @@
 namespace orbitkv::wire {
 namespace {
 
-constexpr DescriptorLimits kLimits{.abi = 1, .session_epoch = 9, .slot_bytes = 4096, .arena_bytes = 16384};
+constexpr DescriptorLimits kLimits{.abi = kAbiMax, .session_epoch = 9, .slot_bytes = 4096, .arena_bytes = 16384};
 
 Descriptor Request() {
   Descriptor d;
-  d.abi = 1;
+  d.abi = kAbiMax;
   d.op = static_cast<std::uint16_t>(Command::kQuerySubmit);
   d.flags = kLastChunk;
   d.generation = 7;
@@ -39,9 +39,9 @@ TEST(Descriptor, RequestInRangeIsTaken) {
 
 TEST(Descriptor, EveryFieldOutOfRangeIsRefused) {
   EXPECT_EQ(RefusedAs([](Descriptor& d) { d.magic ^= 1; }), Code::kInvalid);
-  EXPECT_EQ(RefusedAs([](Descriptor& d) { d.abi = 2; }), Code::kInvalid);
+  EXPECT_EQ(RefusedAs([](Descriptor& d) { d.abi = 1; }), Code::kInvalid);
   EXPECT_EQ(RefusedAs([](Descriptor& d) { d.op = 0; }), Code::kInvalid);
-  EXPECT_EQ(RefusedAs([](Descriptor& d) { d.op = 10; }), Code::kInvalid);
+  EXPECT_EQ(RefusedAs([](Descriptor& d) { d.op = 13; }), Code::kInvalid);
   EXPECT_EQ(RefusedAs([](Descriptor& d) { d.flags |= 1U << 9U; }), Code::kInvalid);
   EXPECT_EQ(RefusedAs([](Descriptor& d) { d.flags |= kMoreAnswer; }), Code::kInvalid);
   EXPECT_EQ(RefusedAs([](Descriptor& d) { d.flags |= kFetch; }), Code::kInvalid);
@@ -65,6 +65,20 @@ TEST(Descriptor, AnswerHasAnEvenGenerationAndAStatus) {
   EXPECT_TRUE(DecodeAnswer(d, kLimits).has_value());
   d.op = 15;
   EXPECT_EQ(DecodeAnswer(d, kLimits).error().code, Code::kInvalid);
+}
+
+TEST(Descriptor, AnOlderSessionHasNoLaterCommands) {
+  DescriptorLimits limits = kLimits;
+  Descriptor d = Request();
+  d.op = static_cast<std::uint16_t>(Command::kQueryCancel);
+  EXPECT_TRUE(DecodeRequest(d, limits).has_value());
+  d.op = 13;
+  EXPECT_FALSE(DecodeRequest(d, limits).has_value());
+  limits.abi = d.abi = 1;
+  d.op = static_cast<std::uint16_t>(Command::kQueryPoll);
+  EXPECT_EQ(DecodeRequest(d, limits).error().code, Code::kInvalid);
+  d.op = static_cast<std::uint16_t>(Command::kRelease);
+  EXPECT_TRUE(DecodeRequest(d, limits).has_value());
 }
 
 TEST(AnswerStatus, CodesSurviveTheWayThroughAStatus) {

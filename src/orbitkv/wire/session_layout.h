@@ -44,10 +44,13 @@ struct SessionHeader {
   alignas(64) std::atomic<std::uint32_t> request_tail;   // written by the Manager
   alignas(64) std::atomic<std::uint32_t> answer_head;    // written by the Manager
   alignas(64) std::atomic<std::uint32_t> answer_tail;    // written by the client
+  // Futex word: the Manager adds one, then wakes, when operations of the session are over and a poll will say so.
+  alignas(64) std::atomic<std::uint32_t> completions;
 };
 static_assert(offsetof(SessionHeader, session_epoch) == 24 && offsetof(SessionHeader, client_asleep) == 64);
 static_assert(offsetof(SessionHeader, request_head) == 128 && offsetof(SessionHeader, request_tail) == 192);
 static_assert(offsetof(SessionHeader, answer_head) == 256 && offsetof(SessionHeader, answer_tail) == 320);
+static_assert(offsetof(SessionHeader, completions) == 384);
 static_assert(sizeof(SessionHeader) <= kPageBytes);
 
 struct ManagerPage {

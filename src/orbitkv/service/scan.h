@@ -1,0 +1,89 @@
+// One look-up's walk over its hashes: which of the blocks are here, pinned as they are found, and which boundaries that
+// makes legal.
+//
+// A walk takes several steps when it is long, and may be resumed after loading brought what it stopped at. What it has
+// found stays pinned in between.
+//
+// Owns: the hashes of the look-up, stored once, and the found pins of what it met; give those back through FoundPins
+//       (or move them into a lease) before it goes. Threads: one. Blocks: no.
+// Units: hash blocks behind the query's prefix. Of a selected read: the selected blocks, in the order of its views.
+// Errors: none; a budget that is used up ends the walk like an absent block, and over_budget() says so.
+// Invariant: found() blocks are the first ones, and each has its ref.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "orbitkv/base/result.h"
+#include "orbitkv/cache/block_cache.h"
+#include "orbitkv/service/limits.h"
+#include "orbitkv/service/registry.h"
+#include "orbitkv/wire/query.h"
+
+namespace orbitkv::service {
+
+// The found pins of all look-ups and leases, within the budgets of their instance and session.
+class FoundPins {
+ public:
+  FoundPins(const Limits& limits, cache::BlockCache& cache) : limits_(limits), cache_(cache) {}
+
+  // False when a budget is used up or the block is no longer served.
+  bool Take(Session& session, cache::BlockRef ref);
+  // Empties refs.
+  void Give(Session& session, std::vector<cache::BlockRef>& refs);
+  // The same pins count against another session of the same instance from now on.
+  void Move(Session& from, Session& to, std::span<const cache::BlockRef> refs);
+
+ private:
+  bool sessions_counted() const { return limits_.lease_percent_per_session < limits_.lease_percent_per_instance; }
+
+  const Limits& limits_;
+  cache::BlockCache& cache_;
+};
+
+class Scan {
+ public:
+  // The query names nothing but what the space has.
+  static Status Check(const Namespace& space, const wire::QueryView& query);
+  Scan(const Namespace& space, const wire::QueryView& query);
+
+  // Looks at no more than max_hashes; true when the walk is over.
+  bool Step(cache::BlockCache& cache, FoundPins& pins, Session& session, std::uint32_t max_hashes);
+  // Goes on where the walk ended.
+  void Resume();
+
+  const Namespace& space() const { return *space_; }
+  std::span<const state::BlockHash> hashes() const { return hashes_; }
+  // Blocks of the prompt before the block of hashes()[index].
+  std::uint32_t DepthOf(std::uint32_t index) const {
+    return prefix_blocks_ + (positions_.empty() ? index : positions_[index]);
+  }
+  std::uint32_t found() const { return found_; }
+  bool complete() const { return found_ == hashes_.size(); }
+  // Blocks that the last step met and had no budget for.
+  std::uint32_t over_budget() const { return over_budget_; }
+  // Nothing is offered short of all the hashes.
+  bool all_or_nothing() const { return mode_ == wire::QueryMode::kFullPrefix || mode_ == wire::QueryMode::kSelected; }
+  // Every boundary that may be taken, ascending; empty: every one up to found().
+  std::vector<std::uint32_t> Boundaries() const;
+
+  std::vector<cache::BlockRef>& refs() { return refs_; }
+  // The hashes of what was found; the scan is spent.
+  std::vector<state::BlockHash> TakeFoundHashes();
+
+ private:
+  const Namespace* space_;
+  wire::QueryMode mode_;
+  bool pins_ = true;
+  std::uint32_t over_budget_ = 0;
+  std::uint32_t prefix_blocks_ = 0;
+  std::uint32_t looked_at_ = 0;
+  std::uint32_t found_ = 0;
+  std::vector<state::BlockHash> hashes_;
+  std::vector<std::uint32_t> positions_;  // of a selected read
+  std::vector<cache::BlockRef> refs_;     // pinned
+};
+
+}  // namespace orbitkv::service
