@@ -100,6 +100,8 @@ class ClientSession {
   std::uint64_t token() const;
   std::int32_t manager_pid() const;
   std::uint16_t abi() const;
+  // Rises when operations of this session are over and a poll will say so. No round trip.
+  std::uint32_t completions() const;
   std::uint32_t slot_capacity() const;  // bytes of one arena slot
   int pool_fd() const;                  // the session's; dup it to keep it longer
   std::uint64_t pool_bytes() const;

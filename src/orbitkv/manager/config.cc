@@ -90,6 +90,10 @@ constexpr std::array kSettings = {
             ApplyNumber<&Config::spin_us>},
     Setting{"lease_budget_percent", "N", "of the pool, leased to one instance (default 50)",
             ApplyNumber<&Config::lease_budget_percent>},
+    Setting{"session_lease_budget_percent", "N", "of the pool, found by one session (default 100)",
+            ApplyNumber<&Config::session_lease_budget_percent>},
+    Setting{"load_budget_percent", "N", "of the pool, being read from behind it at once (default 25)",
+            ApplyNumber<&Config::load_budget_percent>},
     Setting{"publish_budget_percent", "N", "of the pool, reserved by one session (default 25)",
             ApplyNumber<&Config::publish_budget_percent>},
     Setting{"lease_ms", "N", "life of a found lease after its last renewal (default 10000)",
@@ -277,6 +281,8 @@ std::string Config::Validate() const {
        {outside("pool_bytes", pool_bytes, kUnitBytes, kMaxPoolBytes), outside("max_sessions", max_sessions, 1, 4096),
         outside("max_slots", max_slots, 0, 1U << 28U), outside("max_blocks", max_blocks, 0, 1U << 28U),
         outside("spin_us", spin_us, 0, 1000), outside("lease_budget_percent", lease_budget_percent, 1, 100),
+        outside("session_lease_budget_percent", session_lease_budget_percent, 1, 100),
+        outside("load_budget_percent", load_budget_percent, 1, 100),
         outside("publish_budget_percent", publish_budget_percent, 1, 100), outside("lease_ms", lease_ms, 1, 600'000),
         outside("lock_wait_ms", lock_wait_ms, 0, 600'000)}) {
     if (!problem.empty()) return problem;

@@ -33,13 +33,15 @@ struct Config {
   std::uint64_t keep_free_bytes = std::uint64_t{512} << 20;  // memory that the pool's growth leaves to others
   HugePages huge_pages = HugePages::kAuto;
   std::uint32_t max_sessions = 128;
-  std::uint32_t max_slots = 0;                // slots of all sizes; 0 = one per 64 KiB of the pool, at least 1024
-  std::uint32_t max_blocks = 0;               // blocks in the index; 0 = as many as slots
-  std::uint32_t spin_us = 20;                 // the dispatcher looks at its rings for so long before it sleeps
-  std::uint32_t lease_budget_percent = 50;    // of the pool, found and granted blocks of one instance
-  std::uint32_t publish_budget_percent = 25;  // of the pool, slots reserved by one session
-  std::uint32_t lease_ms = 10'000;            // of a found lease, from its last renewal
-  std::uint32_t lock_wait_ms = 30'000;        // for a killed Manager's lock to be free
+  std::uint32_t max_slots = 0;              // slots of all sizes; 0 = one per 64 KiB of the pool, at least 1024
+  std::uint32_t max_blocks = 0;             // blocks in the index; 0 = as many as slots
+  std::uint32_t spin_us = 20;               // the dispatcher looks at its rings for so long before it sleeps
+  std::uint32_t lease_budget_percent = 50;  // of the pool, found and granted blocks of one instance
+  std::uint32_t session_lease_budget_percent = 100;  // of the pool, found blocks of one session, within its instance's
+  std::uint32_t load_budget_percent = 25;            // of the pool, being read from what lies behind it
+  std::uint32_t publish_budget_percent = 25;         // of the pool, slots reserved by one session
+  std::uint32_t lease_ms = 10'000;                   // of a found lease, from its last renewal
+  std::uint32_t lock_wait_ms = 30'000;               // for a killed Manager's lock to be free
   log::Level log_level = log::Level::kInfo;
 
   // One line for people, empty when the settings fit together.

@@ -108,6 +108,8 @@ TEST_F(ConfigTest, LimitsAreChecked) {
   EXPECT_THAT(Bad({"--pool-bytes", "1MiB"}), HasSubstr("pool_bytes = 1048576 is outside 2097152"));
   EXPECT_THAT(Bad({"--max-sessions", "0"}), HasSubstr("max_sessions"));
   EXPECT_THAT(Bad({"--lease-budget-percent", "101"}), HasSubstr("lease_budget_percent"));
+  EXPECT_THAT(Bad({"--session-lease-budget-percent", "0"}), HasSubstr("session_lease_budget_percent"));
+  EXPECT_THAT(Bad({"--load-budget-percent", "0"}), HasSubstr("load_budget_percent"));
   EXPECT_THAT(Bad({"--socket", "relative.sock"}), HasSubstr("absolute path"));
   EXPECT_THAT(Bad({"--socket", "/" + std::string(107, 'a')}), HasSubstr("shorter"));
   EXPECT_EQ(Good({"--socket", "/" + std::string(106, 'a')}).socket.size(), 107U);

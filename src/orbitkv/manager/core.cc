@@ -34,6 +34,25 @@ constexpr Figure64<service::Counters> kServiceCounters[] = {
     {"orbitkv_query_blocks_found_total", "Blocks offered.", &service::Counters::query_blocks_found},
     {"orbitkv_query_blocks_over_budget_total", "Blocks found but not offered: lease budget.",
      &service::Counters::query_blocks_over_budget},
+    {"orbitkv_tickets_total", "Look-ups that outlived their submit.", &service::Counters::tickets},
+    {"orbitkv_tickets_late_total", "Of those, whose wait ended before their loads.", &service::Counters::tickets_late},
+    {"orbitkv_tickets_cancelled_total", "Of those, cancelled.", &service::Counters::tickets_cancelled},
+    {"orbitkv_tickets_timed_out_total", "Of those, never asked for.", &service::Counters::tickets_timed_out},
+    {"orbitkv_tickets_revoked_total", "Of those, that lost what they had found for room.",
+     &service::Counters::tickets_revoked},
+    {"orbitkv_claims_total", "Preparations claimed.", &service::Counters::claims},
+    {"orbitkv_claims_not_admitted_total", "Claims of what was not prepared any more.",
+     &service::Counters::claims_not_admitted},
+    {"orbitkv_warm_ups_total", "Warm-ups taken.", &service::Counters::warm_ups},
+    {"orbitkv_warm_ups_skipped_total", "Warm-ups skipped: too many.", &service::Counters::warm_ups_skipped},
+    {"orbitkv_warm_up_blocks_total", "Blocks whose load a warm-up began.", &service::Counters::warm_up_blocks},
+    {"orbitkv_load_blocks_total", "Blocks whose load began.", &service::Counters::load_blocks},
+    {"orbitkv_loads_ok_total", "Components loaded.", &service::Counters::loads_ok},
+    {"orbitkv_loads_short_total", "Components that came short.", &service::Counters::loads_short},
+    {"orbitkv_loads_failed_total", "Components not read.", &service::Counters::loads_failed},
+    {"orbitkv_loads_mismatch_total", "Components read with other bytes than saved.",
+     &service::Counters::loads_mismatch},
+    {"orbitkv_loaded_bytes_total", "Bytes loaded.", &service::Counters::loaded_bytes},
     {"orbitkv_leases_expired_total", "Found leases that expired.", &service::Counters::leases_expired},
     {"orbitkv_leases_revoked_total", "Found leases revoked for room.", &service::Counters::leases_revoked},
     {"orbitkv_grants_total", "Restores begun.", &service::Counters::grants},
@@ -69,6 +88,13 @@ constexpr Figure64<service::Gauges> kServiceGauges[] = {
     {"orbitkv_instances", "Engines.", &service::Gauges::instances},
     {"orbitkv_namespaces", "Namespaces.", &service::Gauges::namespaces},
     {"orbitkv_queries_running", "Look-ups that take more than one turn.", &service::Gauges::running_queries},
+    {"orbitkv_tickets", "Look-ups to be polled.", &service::Gauges::tickets},
+    {"orbitkv_tickets_ready", "Of those, ready.", &service::Gauges::tickets_ready},
+    {"orbitkv_tickets_in_line", "Of those, waiting for permits to load.", &service::Gauges::tickets_in_line},
+    {"orbitkv_warm_ups", "Warm-ups that wait for their turn.", &service::Gauges::warm_ups},
+    {"orbitkv_tombstones", "Ended look-ups that are remembered.", &service::Gauges::tombstones},
+    {"orbitkv_loads", "Components being read.", &service::Gauges::loads},
+    {"orbitkv_load_bytes", "Bytes of slots being read into.", &service::Gauges::load_bytes},
     {"orbitkv_leases", "Found leases.", &service::Gauges::leases},
     {"orbitkv_leases_remembered", "Expired leases whose hashes are kept.", &service::Gauges::leases_remembered},
     {"orbitkv_hashes_held", "Hashes kept for look-ups and leases.", &service::Gauges::hashes},
@@ -140,6 +166,7 @@ void EmitLimits(MetricSink& sink, const service::Limits& limits) {
              static_cast<double>(limits.lease_bytes_per_instance()));
   sink.Gauge("orbitkv_limit_reserved_bytes_per_session", "Most bytes reserved by one session.",
              static_cast<double>(limits.reserved_bytes_per_session()));
+  sink.Gauge("orbitkv_limit_load_bytes", "Most bytes being read at once.", static_cast<double>(limits.load_bytes()));
   sink.Gauge("orbitkv_limit_operations", "Most look-ups and kept answers.", limits.operations_total);
 }
 
@@ -188,6 +215,9 @@ Result<std::unique_ptr<Core>> Core::Create(const Config& config, std::uint64_t s
   limits.lease_ns = std::uint64_t{config.lease_ms} * 1'000'000;
   limits.remembered_ns = std::max(limits.remembered_ns, limits.lease_ns);
   limits.lease_percent_per_instance = config.lease_budget_percent;
+  limits.lease_percent_per_session = config.session_lease_budget_percent;
+  limits.load_percent = config.load_budget_percent;
+  limits.warm_up_percent = std::min(limits.warm_up_percent, limits.load_percent);
   limits.reserved_percent_per_session = config.publish_budget_percent;
   ORBITKV_TRY(limits.Validate());
 

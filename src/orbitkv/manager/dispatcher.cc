@@ -27,9 +27,11 @@ Dispatcher::Dispatcher(const Parts& parts)
 
 Dispatcher::~Dispatcher() { Stop(); }
 
-void Dispatcher::Attach(channel::BootstrapServer* server, Verifier* verifier) {
+void Dispatcher::Attach(channel::BootstrapServer* server, Verifier* verifier, Backing* backing) {
   server_ = server;
   verifier_ = verifier;
+  backing_ = backing;
+  service_.SetSource(backing);
 }
 
 Status Dispatcher::Start() {
@@ -57,6 +59,10 @@ void Dispatcher::OnDeath(SessionId session) { Post(SessionDied{session}); }
 void Dispatcher::PostReserved(std::uint64_t bytes) { Post(MemoryReserved{bytes}); }
 void Dispatcher::PostVerdict(std::uint64_t request_id, bool equal) { Post(SlotVerified{request_id, equal}); }
 
+void Dispatcher::PostLoaded(std::uint64_t id, service::LoadResult result, std::uint64_t checksum) {
+  Post(SlotLoaded{id, result, checksum});
+}
+
 void Dispatcher::Run() {
   const std::function<bool()> has_work = [this] { return HasWork(); };
   while (!stop_.load(std::memory_order_acquire)) {
@@ -80,10 +86,27 @@ bool Dispatcher::Round() {
   if (const auto deadline = service_.NextDeadline()) {
     if (const std::uint64_t now_ns = os::MonotonicNs(); *deadline <= now_ns) service_.Tick(now_ns);
   }
+  worked |= Load();
+  SignalCompletions();
   return worked;
 }
 
+bool Dispatcher::Load() {
+  if (!service_.HasWork()) return false;
+  service_.Work(os::MonotonicNs());
+  for (const service::LoadRequest& request : service_.TakeLoads()) backing_->Submit(request);
+  return true;
+}
+
+void Dispatcher::SignalCompletions() {
+  for (const SessionId id : service_.TakeCompleted()) {
+    const Session* session = Find(id);
+    if (session != nullptr && session->channel != nullptr) session->channel->SignalCompletion();
+  }
+}
+
 bool Dispatcher::HasWork() const {
+  if (service_.HasWork()) return true;
   return std::ranges::any_of(sessions_, [](const std::unique_ptr<Session>& session) {
     return session->stepping || (session->channel != nullptr && session->channel->HasRequests());
   });

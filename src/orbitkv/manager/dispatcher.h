@@ -5,9 +5,10 @@
 // one step of the service; a command that needs more goes on in the session's next turn. Nothing here waits for a
 // client: answers go into its ring or are dropped.
 //
-// Owns: the channel sessions, the service's state of them, its thread. Refers to core, waiter, bootstrap server and
-//       verifier, which outlive it.
-// Threads: the On... calls and PostReserved, PostVerdict any; Attach, Start and Stop the owner, Start and Stop
+// Owns: the channel sessions, the service's state of them, its thread. Refers to core, waiter, bootstrap
+//       server, verifier and backing, which outlive it.
+// Threads: the On... calls and PostReserved, PostVerdict, PostLoaded any; Attach, Start and Stop the owner, Start and
+// Stop
 //          idempotent; everything else is the dispatcher's own.
 // Blocks: Stop, for one round.
 // Errors: what is wrong with a request or a frame is answered to its sender.
@@ -25,6 +26,7 @@
 #include "orbitkv/base/units.h"
 #include "orbitkv/channel/bootstrap_server.h"
 #include "orbitkv/channel/waiter.h"
+#include "orbitkv/manager/backing.h"
 #include "orbitkv/manager/commands.h"
 #include "orbitkv/manager/core.h"
 #include "orbitkv/manager/events.h"
@@ -51,7 +53,7 @@ class Dispatcher final : public channel::BootstrapEvents {
   Dispatcher& operator=(const Dispatcher&) = delete;
 
   // Before Start.
-  void Attach(channel::BootstrapServer* server, Verifier* verifier);
+  void Attach(channel::BootstrapServer* server, Verifier* verifier, Backing* backing);
   Status Start();
   // Answers what has arrived, then ends the thread.
   void Stop();
@@ -62,6 +64,7 @@ class Dispatcher final : public channel::BootstrapEvents {
   void OnDeath(SessionId session) override;
   void PostReserved(std::uint64_t bytes);
   void PostVerdict(std::uint64_t request_id, bool equal);
+  void PostLoaded(std::uint64_t id, service::LoadResult result, std::uint64_t checksum);
 
  private:
   struct Session;
@@ -80,12 +83,16 @@ class Dispatcher final : public channel::BootstrapEvents {
   void Handle(SessionDied& event, std::uint64_t now_ns);
   void Handle(MemoryReserved& event, std::uint64_t now_ns);
   void Handle(SlotVerified& event, std::uint64_t now_ns);
+  void Handle(SlotLoaded& event, std::uint64_t now_ns);
   void Register(const Session& session, const FrameArrived& frame, std::uint64_t now_ns);
   void Drained(const FrameArrived& frame, std::uint64_t now_ns);
   void Unregister(const Session& session, const FrameArrived& frame, std::uint64_t now_ns);
   void ReplyHealth(const FrameArrived& frame, std::uint64_t now_ns);
   void ReplyError(const FrameArrived& frame, Code code, std::string_view text);
   void SendToVerifier(std::uint64_t now_ns);
+  // Whether there was something to do behind the look-ups.
+  bool Load();
+  void SignalCompletions();
   void AddFigures();
   Session* Find(SessionId id);
   void CloseChannel(Session& session, std::uint64_t now_ns);
@@ -99,6 +106,7 @@ class Dispatcher final : public channel::BootstrapEvents {
   const std::uint64_t started_ns_;
   channel::BootstrapServer* server_ = nullptr;
   Verifier* verifier_ = nullptr;
+  Backing* backing_ = nullptr;  // or null
 
   EventQueue queue_;
   std::vector<Event> taken_;

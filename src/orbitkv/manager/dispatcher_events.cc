@@ -99,6 +99,10 @@ void Dispatcher::Handle(SlotVerified& event, std::uint64_t now_ns) {
   service_.VerifyDone(event.request_id, event.equal, now_ns);
 }
 
+void Dispatcher::Handle(SlotLoaded& event, std::uint64_t now_ns) {
+  service_.LoadDone(event.id, event.result, event.checksum, now_ns);
+}
+
 void Dispatcher::Handle(FrameArrived& event, std::uint64_t now_ns) {
   const Session* session = Find(event.session);
   if (session == nullptr || session->channel == nullptr) return;

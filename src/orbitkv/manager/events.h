@@ -3,7 +3,7 @@
 // Owns: the events until they are taken, with the sessions inside them.
 // Threads: Post any; Take the dispatcher. Blocks: for the queue's lock only.
 // Limits: lifecycle frames are bounded in number and bytes, because clients decide how many they send; everything else
-//         is bounded by the number of sessions, verifications and pool steps.
+//         is bounded by the number of sessions, loads, verifications and pool steps.
 // Errors: Post returns false for a frame beyond the bounds: it is dropped, and its sender's wait ends at its deadline.
 #pragma once
 
@@ -17,6 +17,7 @@
 #include "orbitkv/base/mutex.h"
 #include "orbitkv/base/units.h"
 #include "orbitkv/channel/server_session.h"
+#include "orbitkv/service/source.h"
 
 namespace orbitkv::manager {
 
@@ -38,11 +39,17 @@ struct SessionDied {
 struct MemoryReserved {
   std::uint64_t bytes = 0;
 };
+struct SlotLoaded {
+  std::uint64_t id = 0;
+  service::LoadResult result = service::LoadResult::kOk;
+  std::uint64_t checksum = 0;
+};
 struct SlotVerified {
   std::uint64_t request_id = 0;
   bool equal = false;
 };
-using Event = std::variant<SessionOpened, FrameArrived, SessionHungUp, SessionDied, MemoryReserved, SlotVerified>;
+using Event =
+    std::variant<SessionOpened, FrameArrived, SessionHungUp, SessionDied, MemoryReserved, SlotLoaded, SlotVerified>;
 
 class EventQueue {
  public:

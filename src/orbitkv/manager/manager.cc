@@ -60,6 +60,7 @@ struct Manager::Parts {
   std::unique_ptr<Verifier> verifier;
   std::unique_ptr<channel::BootstrapServer> server;
   std::unique_ptr<PoolReserver> reserver;
+  std::unique_ptr<Backing> backing;  // or null
 
   std::expected<void, StartError> MakeCore();
   std::expected<void, StartError> Serve();
@@ -113,7 +114,7 @@ std::expected<void, StartError> Manager::Parts::Serve() {
   auto started = channel::BootstrapServer::Start(options, dispatcher.get());
   if (!started) return std::unexpected(ExplainBootstrap(config, started.error()));
   server = std::move(*started);
-  dispatcher->Attach(server.get(), verifier.get());
+  dispatcher->Attach(server.get(), verifier.get(), backing.get());
   return {};
 }
 
@@ -127,6 +128,13 @@ std::expected<void, StartError> Manager::Parts::Run() {
                    false});
   }
   if (const Status added = core->pool().AddReserved(*first); !added) return Explain("the pool", added.error());
+  if (backing) {
+    const Status reads = backing->Start(memory->fd(), memory->bytes(),
+                                        [this](std::uint64_t id, service::LoadResult result, std::uint64_t checksum) {
+                                          dispatcher->PostLoaded(id, result, checksum);
+                                        });
+    if (!reads) return Explain("cannot start what lies behind the pool", reads.error());
+  }
   for (const Status& started : {verifier->Start(), dispatcher->Start(),
                                 reserver->Start([this](std::uint64_t bytes) { dispatcher->PostReserved(bytes); })}) {
     if (!started) return Explain("cannot start a thread", started.error());
@@ -140,9 +148,11 @@ void Manager::Parts::Stop() {
   if (dispatcher) dispatcher->Stop();
   if (server) server->Stop();
   if (verifier) verifier->Stop();
+  if (backing) backing->Stop();
 }
 
-std::expected<std::unique_ptr<Manager>, StartError> Manager::Start(const Config& config) {
+std::expected<std::unique_ptr<Manager>, StartError> Manager::Start(const Config& config,
+                                                                   std::unique_ptr<Backing> backing) {
   if (std::string problem = PoolTooLarge(config.pool_bytes); !problem.empty()) {
     return std::unexpected(StartError{std::move(problem), true});
   }
@@ -151,6 +161,7 @@ std::expected<std::unique_ptr<Manager>, StartError> Manager::Start(const Config&
   }
   auto parts = std::make_unique<Parts>();
   parts->config = config;
+  parts->backing = std::move(backing);
   std::expected<void, StartError> done = parts->MakeCore();
   if (done) done = parts->Serve();
   if (done) done = parts->Run();

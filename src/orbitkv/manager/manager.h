@@ -1,7 +1,7 @@
 // A Cache Manager: one object that holds the pool, the deciding core, the threads and the socket of one host.
 //
 // Owns: everything of one Manager life. Threads: Start and Stop by the owner; Stop is idempotent. Its own threads are
-//       the bootstrap server's, the dispatcher, the verifier and the pool's reserver.
+//       the bootstrap server's, the dispatcher, the verifier, the pool's reserver and those of the backing.
 // Blocks: Start, while a killed Manager's lock or memory is torn down, at most Config::lock_wait_ms for each; Stop,
 //         until every thread has ended.
 // Errors: Start says in one line for people what is wrong and what to do, and leaves nothing behind.
@@ -14,6 +14,7 @@
 #include <string>
 
 #include "orbitkv/base/units.h"
+#include "orbitkv/manager/backing.h"
 #include "orbitkv/manager/config.h"
 
 namespace orbitkv::manager {
@@ -25,7 +26,9 @@ struct StartError {
 
 class Manager {
  public:
-  static std::expected<std::unique_ptr<Manager>, StartError> Start(const Config& config);
+  // backing: where blocks may be had that are not in the pool; null for nowhere.
+  static std::expected<std::unique_ptr<Manager>, StartError> Start(const Config& config,
+                                                                   std::unique_ptr<Backing> backing = nullptr);
   ~Manager();
   Manager(const Manager&) = delete;
   Manager& operator=(const Manager&) = delete;

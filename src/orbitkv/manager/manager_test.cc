@@ -4,9 +4,11 @@
 #include <filesystem>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <thread>
 #include <unistd.h>
 
 #include "orbitkv/os/clock.h"
+#include "orbitkv/testing/ram_backing.h"
 #include "orbitkv/testing/raw_client.h"
 #include "orbitkv/wire/lifecycle.pb.h"
 
@@ -38,8 +40,8 @@ class ManagerTest : public ::testing::Test {
     std::filesystem::remove_all(directory_);
   }
 
-  void StartManager() {
-    auto started = Manager::Start(config_);
+  void StartManager(std::unique_ptr<Backing> backing = nullptr) {
+    auto started = Manager::Start(config_, std::move(backing));
     ASSERT_TRUE(started) << started.error().text;
     manager_ = std::move(*started);
   }
@@ -138,6 +140,95 @@ TEST_F(ManagerTest, ASelectedReadIsGrantedWholeOnly) {
   EXPECT_TRUE(client->Right(plan[0], hashes[1]));
   EXPECT_TRUE(client->Right(plan[2], hashes[6]));
   EXPECT_EQ(plan[2].block, 2U);
+}
+
+// What one Manager had, the source of the next one has.
+class BackedManagerTest : public ManagerTest {
+ protected:
+  void StartBacked(std::span<const state::BlockHash> hashes, std::uint64_t delay_ns) {
+    auto backing = std::make_unique<orbitkv::testing::RamBacking>();
+    StartManager();
+    auto client = Open(Options());
+    ASSERT_TRUE(client);
+    ASSERT_EQ(client->Publish(hashes).value(), hashes.size());
+    const auto query = client->Query(1, hashes).value();
+    const std::uint32_t ranks[] = {0};
+    ASSERT_TRUE(client->Begin(query.lease, GrantId(1), query.found, ranks));
+    const auto plan = client->Plan(GrantId(1)).value().second;
+    ASSERT_EQ(plan.size(), hashes.size());
+    for (std::size_t i = 0; i < plan.size(); ++i) {
+      const auto bytes = client->pool().bytes().subspan(plan[i].offset, plan[i].slot_bytes);
+      service::SourceRecord record{.depth = static_cast<std::uint32_t>(i), .checksum = plan[i].slot_checksum};
+      if (i > 0) record.parent = hashes[i - 1];
+      backing->source().Put({client->namespace_digest(), hashes[i], 0, 0, plan[i].slot_bytes}, record,
+                            {bytes.begin(), bytes.end()});
+    }
+    backing->source().set_delay([delay_ns](const service::ComponentKey&) { return delay_ns; });
+    client.reset();
+    manager_->Stop();
+    manager_.reset();
+    StartManager(std::move(backing));
+  }
+  static std::vector<std::byte> Args(std::uint64_t request, std::span<const state::BlockHash> hashes,
+                                     wire::QueryMode mode = wire::QueryMode::kLeasedRead) {
+    wire::QueryHeader header{.request_key_hi = 7, .request_key_lo = request, .wait_ns = kPatienceNs, .mode = mode};
+    if (mode == wire::QueryMode::kPrepare) header.consumer_key_lo = 3;
+    return wire::EncodeQuery(header, hashes);
+  }
+};
+
+TEST_F(BackedManagerTest, ATicketIsLoadedSignalledPolledAndRestored) {
+  const auto hashes = Chain(1, 40);
+  StartBacked(hashes, 1'000'000);
+  auto client = Open(Options());
+  ASSERT_TRUE(client);
+  const std::uint32_t before = client->session().completions();
+  const auto submitted = client->Call(wire::Command::kQuerySubmit, 1, 1, Args(1, hashes)).value();
+  ASSERT_EQ(submitted.status, wire::AnswerStatus::kNotYet);
+  const std::uint64_t deadline = os::DeadlineAfter(kPatienceNs);
+  while (client->session().completions() == before && os::MonotonicNs() < deadline) std::this_thread::yield();
+  ASSERT_NE(client->session().completions(), before);
+  const auto poll = wire::EncodePoll(std::vector<wire::PollRequest>{{.operation = 1, .revision = 1}});
+  const auto polled = client->Call(wire::Command::kQueryPoll, 0, 0, poll).value();
+  const auto view = wire::DecodePollAnswer(polled.payload.bytes()).value();
+  ASSERT_EQ(view.entries.size(), 1U);
+  EXPECT_EQ(view.entries[0].state, static_cast<std::uint32_t>(wire::TicketState::kReady));
+  ASSERT_EQ(view.entries[0].found, 40U);
+  const std::uint32_t ranks[] = {0};
+  ASSERT_TRUE(client->Begin(LeaseId(view.entries[0].lease), GrantId(9), 40, ranks));
+  const auto plan = client->Plan(GrantId(9)).value().second;
+  ASSERT_EQ(plan.size(), 40U);
+  for (std::size_t i = 0; i < plan.size(); ++i) EXPECT_TRUE(client->Right(plan[i], hashes[i])) << i;
+  EXPECT_EQ(Figure(*client, "orbitkv_loads_ok_total"), 40);
+  EXPECT_EQ(Figure(*client, "orbitkv_tickets"), 0);
+}
+
+TEST_F(BackedManagerTest, ClaimCancelAndDisconnect) {
+  const auto hashes = Chain(1, 8);
+  StartBacked(hashes, 1'000'000);
+  auto client = Open(Options());
+  auto watcher = Open(Options("watcher"));
+  ASSERT_TRUE(client && watcher);
+  const auto prepare = Args(1, hashes, wire::QueryMode::kPrepare);
+  ASSERT_EQ(client->Call(wire::Command::kQuerySubmit, 1, 1, prepare).value().status, wire::AnswerStatus::kNotYet);
+  const auto claim = wire::EncodeClaim({.consumer_key_lo = 3, .revision = 1});
+  const std::uint64_t deadline = os::DeadlineAfter(kPatienceNs);
+  auto claimed = client->Call(wire::Command::kQueryClaim, 0, 0, claim).value();
+  while (claimed.status == wire::AnswerStatus::kNotYet && os::MonotonicNs() < deadline) {
+    claimed = client->Call(wire::Command::kQueryClaim, 0, 0, claim).value();
+  }
+  ASSERT_EQ(claimed.status, wire::AnswerStatus::kOk);
+  EXPECT_EQ(claimed.scalar1, 8U);
+  EXPECT_EQ(client->Call(wire::Command::kQueryClaim, 0, 0, claim).value().status, wire::AnswerStatus::kBusy);
+  ASSERT_EQ(client->Call(wire::Command::kQuerySubmit, 2, 1, prepare).value().status, wire::AnswerStatus::kNotYet);
+  EXPECT_EQ(client->Call(wire::Command::kQueryCancel, 2, 9).value().status, wire::AnswerStatus::kStale);
+  EXPECT_EQ(client->Call(wire::Command::kQueryCancel, 2, 1).value().status, wire::AnswerStatus::kOk);
+  EXPECT_EQ(client->Call(wire::Command::kQueryCancel, 2, 1).value().status, wire::AnswerStatus::kNotFound);
+  ASSERT_EQ(client->Call(wire::Command::kQuerySubmit, 3, 1, prepare).value().status, wire::AnswerStatus::kNotYet);
+  EXPECT_EQ(Figure(*watcher, "orbitkv_tickets"), 1);
+  client.reset();
+  EXPECT_TRUE(Becomes(*watcher, "orbitkv_tickets", 0));
+  EXPECT_EQ(Figure(*watcher, "orbitkv_leases"), 0);
 }
 
 TEST_F(ManagerTest, AnotherModelSharesNothing) {

@@ -1,13 +1,13 @@
-// Queries and what they found: a lease pins the found blocks for one request of one instance.
+// What look-ups found: a lease pins the found blocks for one request of one instance.
 //
 // A lease is live for Limits::lease_ns after its answer, then its pins end and only the hashes are kept, until
 // Limits::remembered_ns, so that a late begin can pin again what is still there. Ids rise with the time of the answer:
 // the leases that are no longer live are always the oldest ones.
 //
-// Owns: running queries (at most one per session), leases, and their found pins in the cache and in the instances'
-//       accounts. A Session outlives what it runs and holds here: EndSession comes before it goes.
+// Owns: leases and their found pins; the accounts of look-ups that are not answered yet, which Operations keeps. A
+//       Session outlives what it holds here: EndSession comes before it goes.
 // Threads: one. Blocks: no. Units: nanoseconds, blocks.
-// Errors: kBusy when a bound of Limits is reached or the session has a query running; nothing has changed then.
+// Errors: none; Admit says no when a bound of Limits is reached, at no cost that grows with anything.
 // Invariant: a request (of an instance) has at most one lease.
 #pragma once
 
@@ -53,38 +53,36 @@ struct Lease {
   std::vector<cache::BlockRef> refs;  // while live, one per hash
 };
 
-class Leases : public cache::LeaseRevoker {
+class Leases {
  public:
   Leases(const Limits& limits, cache::BlockCache& cache, Counters& counters)
       : limits_(limits), cache_(cache), counters_(counters), pins_(limits, cache) {}
 
-  // The session is registered.
-  Result<QueryOutcome> Start(Session& session, const wire::QueryView& query, std::uint64_t now_ns);
-  Result<QueryOutcome> Continue(Session& session, std::uint64_t now_ns);
-  bool Running(const Session& session) const { return running_.contains(session.id); }
-  void CancelRunning(Session& session);
+  // Whether a look-up of so many hashes may begin; makes room for it if it may. replaces: an operation of the session
+  // makes place for it.
+  bool Admit(const Session& session, const RequestKey& request, std::uint64_t hash_count, bool replaces = false);
+  // The accounts of a look-up that has begun and is not answered.
+  void Hold(Session& session, std::uint64_t hash_count);
+  void Drop(Session& session, std::uint64_t hash_count);
+  // The request's new lease, which takes the pins and hashes of what the scan found; none when it found nothing. The
+  // lease that the request had before is over.
+  LeaseId Answer(Session& session, const RequestKey& request, Scan& scan, std::uint64_t now_ns);
+  FoundPins& pins() { return pins_; }
 
   // Null when no lease of that id belongs to the instance.
   const Lease* Find(const Instance& instance, LeaseId lease) const;
   void End(LeaseId lease);
   void EndSession(Session& session);
 
-  bool RevokeOne() override;
+  // Gives up the pins of the oldest live lease; false when there is none.
+  bool RevokeOne();
   void Tick(std::uint64_t now_ns);
   std::optional<std::uint64_t> NextDeadline() const;
   void Export(Gauges& gauges) const;
 
  private:
-  struct Query {
-    RequestKey request;
-    wire::QueryMode mode = wire::QueryMode::kLeasedRead;
-    Scan scan;
-  };
   using LeaseMap = std::map<LeaseId, Lease>;
 
-  bool Admit(const Session& session, const RequestKey& request, std::uint64_t hash_count);
-  QueryOutcome Step(Session& session, Query& query, std::uint64_t now_ns);
-  LeaseId Answer(Session& session, Query& query, std::uint64_t now_ns);
   void Expire(Lease& lease);
   LeaseMap::iterator Erase(LeaseMap::iterator lease);
   LeaseMap::iterator FirstLive() { return leases_.lower_bound(first_live_); }
@@ -93,13 +91,13 @@ class Leases : public cache::LeaseRevoker {
   cache::BlockCache& cache_;
   Counters& counters_;
   FoundPins pins_;
-  std::map<SessionId, Query> running_;
   LeaseMap leases_;
   absl::flat_hash_map<RequestKey, LeaseId> by_request_;  // looked up only
   LeaseId first_live_{1};                                // no lease before it is live
   std::uint64_t next_lease_ = 1;
   std::uint64_t live_ = 0;
-  std::uint64_t hashes_ = 0;  // of running queries and of leases
+  std::uint64_t open_ = 0;    // look-ups that are not answered
+  std::uint64_t hashes_ = 0;  // of those and of leases
 };
 
 }  // namespace orbitkv::service

@@ -24,6 +24,13 @@ Status Limits::Validate() const {
   if (lease_percent_per_session == 0 || lease_percent_per_session > 100) {
     return Fail(Code::kInvalid, "lease_percent_per_session is not in 1 to 100", lease_percent_per_session);
   }
+  if (ticket_ns == 0) return Fail(Code::kInvalid, "ticket_ns is 0");
+  if (load_percent == 0 || load_percent > 100) {
+    return Fail(Code::kInvalid, "load_percent is not in 1 to 100", load_percent);
+  }
+  if (warm_up_percent > load_percent) {
+    return Fail(Code::kInvalid, "warm_up_percent is above load_percent", warm_up_percent, load_percent);
+  }
   if (reserved_percent_per_session == 0 || reserved_percent_per_session > 100) {
     return Fail(Code::kInvalid, "reserved_percent_per_session is not in 1 to 100", reserved_percent_per_session);
   }

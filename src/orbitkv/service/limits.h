@@ -26,6 +26,11 @@ struct Limits {
   std::uint64_t hashes_total = 8U << 20U;         // of running queries and remembered answers, 32 bytes each
   std::uint64_t lease_ns = 10'000'000'000;        // a found lease after its answer
   std::uint64_t remembered_ns = 60'000'000'000;   // the hashes of an answer, for a late begin
+  std::uint64_t ticket_ns = 60'000'000'000;       // an operation, from its submit
+  std::uint32_t tombstones = 1024;                // ended operations that are told why
+  std::uint32_t warm_ups = 64;                    // that wait for their turn
+  std::uint32_t load_percent = 25;                // of pool_bytes, being read from the backing source
+  std::uint32_t warm_up_percent = 10;             // of pool_bytes, of that for warm-ups
   std::uint32_t lease_percent_per_instance = 50;  // of pool_bytes, distinct bytes found or granted
   std::uint32_t lease_percent_per_session =
       100;                                   // of pool_bytes, distinct bytes found; counted when below the instance's
@@ -39,6 +44,8 @@ struct Limits {
 
   std::uint64_t lease_bytes_per_instance() const { return pool_bytes / 100 * lease_percent_per_instance; }
   std::uint64_t lease_bytes_per_session() const { return pool_bytes / 100 * lease_percent_per_session; }
+  std::uint64_t load_bytes() const { return pool_bytes / 100 * load_percent; }
+  std::uint64_t warm_up_bytes() const { return pool_bytes / 100 * warm_up_percent; }
   std::uint64_t reserved_bytes_per_session() const { return pool_bytes / 100 * reserved_percent_per_session; }
 
   Status Validate() const;

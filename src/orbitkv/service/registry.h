@@ -78,7 +78,8 @@ struct Session {
 
   std::uint32_t operations = 0;  // queries that run or load, and leases with those remembered
   std::uint32_t remembered = 0;  // of those, leases that expired
-  BlockAccount found;            // by found pins; counted only where a session may hold less than its instance
+  std::uint64_t last_operation = 0;
+  BlockAccount found;  // by found pins; counted only where a session may hold less than its instance
   std::uint32_t reservations = 0;
   std::uint64_t reserved_bytes = 0;
   std::uint64_t armed_ranks = 0;

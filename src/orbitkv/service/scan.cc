@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "orbitkv/base/check.h"
+
 namespace orbitkv::service {
 
 bool FoundPins::Take(Session& session, cache::BlockRef ref) {
@@ -48,6 +50,13 @@ Status Scan::Check(const Namespace&, const wire::QueryView& query) {
   return {};
 }
 
+std::uint64_t Scan::CountHashes(const wire::QueryView& query) {
+  if (query.views.empty()) return query.hashes.size();
+  std::uint64_t count = 0;
+  for (const wire::HashView& view : query.views) count += view.count;
+  return count;
+}
+
 Scan::Scan(const Namespace& space, const wire::QueryView& query)
     : space_(&space),
       mode_(query.header.mode),
@@ -86,6 +95,12 @@ bool Scan::Step(cache::BlockCache& cache, FoundPins& pins, Session& session, std
 void Scan::Resume() {
   looked_at_ = found_;
   over_budget_ = 0;
+}
+
+void Scan::Restart() {
+  ORBITKV_CHECK(refs_.empty());
+  found_ = 0;
+  Resume();
 }
 
 std::vector<std::uint32_t> Scan::Boundaries() const {

@@ -47,12 +47,15 @@ class Scan {
  public:
   // The query names nothing but what the space has.
   static Status Check(const Namespace& space, const wire::QueryView& query);
+  static std::uint64_t CountHashes(const wire::QueryView& query);
   Scan(const Namespace& space, const wire::QueryView& query);
 
   // Looks at no more than max_hashes; true when the walk is over.
   bool Step(cache::BlockCache& cache, FoundPins& pins, Session& session, std::uint32_t max_hashes);
   // Goes on where the walk ended.
   void Resume();
+  // Begins again; its pins must have been given back.
+  void Restart();
 
   const Namespace& space() const { return *space_; }
   std::span<const state::BlockHash> hashes() const { return hashes_; }

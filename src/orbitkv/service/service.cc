@@ -9,6 +9,8 @@
 #include "orbitkv/cache/block_cache.h"
 #include "orbitkv/service/grants.h"
 #include "orbitkv/service/leases.h"
+#include "orbitkv/service/loads.h"
+#include "orbitkv/service/operations.h"
 #include "orbitkv/service/registry.h"
 #include "orbitkv/service/reservations.h"
 #include "orbitkv/service/verifications.h"
@@ -21,6 +23,8 @@ struct Service::Parts {
         cache(block_cache),
         registry(limits),
         leases(limits, cache, counters),
+        loads(limits, cache, counters),
+        operations(limits, cache, leases, loads, counters),
         verifications(limits, cache, counters),
         grants(limits, cache, leases, verifications, counters),
         reservations(limits, cache, counters) {}
@@ -30,6 +34,8 @@ struct Service::Parts {
   Counters counters;
   Registry registry;
   Leases leases;
+  Loads loads;
+  Operations operations;
   Verifications verifications;
   Grants grants;
   Reservations reservations;
@@ -48,7 +54,7 @@ struct Service::Parts {
   // The same with nothing of it running.
   Result<Session*> Idle(SessionId session) {
     ORBITKV_ASSIGN_OR_RETURN(Session * found, Registered(session));
-    if (leases.Running(*found) || reservations.Running(*found)) {
+    if (operations.Running(*found) || reservations.Running(*found)) {
       return Fail(Code::kBusy, "the session has a call that is not finished", session.value());
     }
     return found;
@@ -56,7 +62,7 @@ struct Service::Parts {
 
   void EndAll(Session& session) {
     if (session.instance == nullptr) return;
-    leases.EndSession(session);
+    operations.EndSession(session);
     grants.EndSession(session);
     reservations.EndSession(session);
   }
@@ -77,7 +83,7 @@ struct Service::Parts {
 
 Service::Service(const Limits& limits, cache::BlockCache& cache) : parts_(std::make_unique<Parts>(limits, cache)) {
   ORBITKV_CHECK(limits.Validate().has_value());
-  cache.SetLeaseRevoker(&parts_->leases);
+  cache.SetLeaseRevoker(&parts_->operations);
 }
 
 Service::~Service() { parts_->cache.SetLeaseRevoker(nullptr); }
@@ -95,7 +101,7 @@ void Service::DetachSession(SessionId session, std::uint64_t now_ns) {
   Session* found = parts_->registry.Find(session);
   if (found == nullptr || found->detached) return;
   if (found->instance != nullptr) {
-    parts_->leases.EndSession(*found);
+    parts_->operations.EndSession(*found);
     // Its answer never reached the session, so nobody writes into those slots.
     parts_->reservations.CancelRunning(*found);
   }
@@ -154,47 +160,41 @@ Status Service::Unregister(SessionId session, std::uint64_t now_ns) {
 // ---- queries --------------------------------------------------------------------------------------------------------
 
 Result<QueryOutcome> Service::StartQuery(SessionId session, const wire::QueryView& query, std::uint64_t now_ns,
-                                         Ticket) {
+                                         Ticket ticket) {
   ORBITKV_ASSIGN_OR_RETURN(Session * found, parts_->Idle(session));
-  return parts_->leases.Start(*found, query, parts_->At(now_ns));
+  return parts_->operations.Start(*found, query, ticket, parts_->At(now_ns));
 }
 
 Result<QueryOutcome> Service::ContinueQuery(SessionId session, std::uint64_t now_ns) {
   ORBITKV_ASSIGN_OR_RETURN(Session * found, parts_->Registered(session));
-  return parts_->leases.Continue(*found, parts_->At(now_ns));
+  return parts_->operations.Continue(*found, parts_->At(now_ns));
 }
 
 Status Service::PollQueries(SessionId session, std::span<const wire::PollRequest> requests, std::uint64_t now_ns,
                             std::vector<wire::PollEntry>& entries, std::vector<std::uint32_t>& boundaries) {
   entries.clear();
   boundaries.clear();
-  parts_->At(now_ns);
-  ORBITKV_TRY(parts_->Registered(session));
-  for (const wire::PollRequest& request : requests) {
-    entries.push_back({.operation = request.operation,
-                       .revision = request.revision,
-                       .state = static_cast<std::uint32_t>(wire::TicketState::kUnknown)});
-  }
+  ORBITKV_ASSIGN_OR_RETURN(Session * found, parts_->Registered(session));
+  parts_->operations.Poll(*found, requests, parts_->At(now_ns), entries, boundaries);
   return {};
 }
 
-Result<QueryOutcome> Service::ClaimQuery(SessionId session, const wire::ClaimRequest&, std::uint64_t now_ns) {
-  parts_->At(now_ns);
-  ORBITKV_TRY(parts_->Registered(session));
-  return Fail(Code::kBusy, "nothing is prepared for this consumer");
+Result<QueryOutcome> Service::ClaimQuery(SessionId session, const wire::ClaimRequest& claim, std::uint64_t now_ns) {
+  ORBITKV_ASSIGN_OR_RETURN(Session * found, parts_->Registered(session));
+  return parts_->operations.Claim(*found, claim, parts_->At(now_ns));
 }
 
 Status Service::CancelQuery(SessionId session, Ticket ticket, std::uint64_t now_ns) {
   parts_->At(now_ns);
-  ORBITKV_TRY(parts_->Registered(session));
-  return Fail(Code::kNotFound, "the operation is not open", ticket.operation);
+  ORBITKV_ASSIGN_OR_RETURN(Session * found, parts_->Registered(session));
+  return parts_->operations.Cancel(*found, ticket);
 }
 
 void Service::CancelStep(SessionId session, std::uint64_t now_ns) {
   parts_->At(now_ns);
   Session* found = parts_->registry.Find(session);
   if (found == nullptr || found->instance == nullptr) return;
-  parts_->leases.CancelRunning(*found);
+  parts_->operations.CancelRunning(*found);
   parts_->reservations.CancelRunning(*found);
 }
 
@@ -263,6 +263,22 @@ Status Service::PublishAbort(SessionId session, ReservationId reservation, std::
   return {};
 }
 
+// ---- loading --------------------------------------------------------------------------------------------------------
+
+void Service::SetSource(const Source* source) { parts_->loads.SetSource(source); }
+
+bool Service::Work(std::uint64_t now_ns) { return parts_->operations.Work(parts_->At(now_ns)); }
+
+bool Service::HasWork() const { return parts_->operations.HasWork(); }
+
+std::vector<LoadRequest> Service::TakeLoads() { return parts_->loads.Take(); }
+
+void Service::LoadDone(std::uint64_t id, LoadResult result, std::uint64_t checksum, std::uint64_t now_ns) {
+  parts_->operations.LoadDone(id, result, checksum, parts_->At(now_ns));
+}
+
+std::vector<SessionId> Service::TakeCompleted() { return parts_->operations.TakeCompleted(); }
+
 // ---- verification of slots ------------------------------------------------------------------------------------------
 
 std::vector<VerifyRequest> Service::TakeVerifyRequests() { return parts_->verifications.Take(); }
@@ -278,14 +294,17 @@ void Service::VerifyDone(std::uint64_t request_id, bool equal, std::uint64_t now
 
 void Service::Tick(std::uint64_t now_ns) {
   parts_->leases.Tick(parts_->At(now_ns));
+  parts_->operations.Tick(parts_->now_ns);
   parts_->cache.Tick(parts_->now_ns);
 }
 
 std::optional<std::uint64_t> Service::NextDeadline() const {
-  const std::optional<std::uint64_t> lease = parts_->leases.NextDeadline();
-  const std::optional<std::uint64_t> block = parts_->cache.next_deadline_ns();
-  if (!lease || !block) return lease ? lease : block;
-  return std::min(*lease, *block);
+  std::optional<std::uint64_t> first;
+  for (const std::optional<std::uint64_t> one :
+       {parts_->leases.NextDeadline(), parts_->operations.NextDeadline(), parts_->cache.next_deadline_ns()}) {
+    if (one && (!first || *one < *first)) first = one;
+  }
+  return first;
 }
 
 const Counters& Service::counters() const { return parts_->counters; }
@@ -301,6 +320,8 @@ Gauges Service::gauges() const {
   gauges.leased_bytes = parts_->registry.leased_bytes();
   gauges.verifications = parts_->verifications.open_count();
   parts_->leases.Export(gauges);
+  parts_->loads.Export(gauges);
+  parts_->operations.Export(gauges);
   parts_->grants.Export(gauges);
   parts_->reservations.Export(gauges);
   return gauges;

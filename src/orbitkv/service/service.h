@@ -13,8 +13,10 @@
 // Errors: kNotFound for a session that is not open or a lease that is gone, kRefused for what the session may not do,
 //         kInvalid for arguments that no registration allows, kBusy for a bound that is reached. After an error nothing
 //         has changed but counters, except where the call says otherwise.
-// Invariants: pins and reserved slots in the cache are exactly those of leases, grants, reservations and verifications
-//             here; an armed pin and a reserved slot end only by their session's word, drain or death, never by time.
+// Invariants: pins and reserved slots in the cache are exactly those of look-ups, leases, grants, reservations, loads
+// and
+//             verifications here; an armed pin and a reserved slot end only by their session's word, drain or death,
+//             never by time.
 #pragma once
 
 #include <cstdint>
@@ -26,6 +28,7 @@
 #include "orbitkv/base/result.h"
 #include "orbitkv/base/units.h"
 #include "orbitkv/service/limits.h"
+#include "orbitkv/service/source.h"
 #include "orbitkv/service/types.h"
 #include "orbitkv/wire/commands.h"
 
@@ -104,6 +107,20 @@ class Service {
                                       std::uint64_t now_ns, std::vector<std::uint32_t>& outcomes);
   // Frees the slots that are not committed. Idempotent.
   Status PublishAbort(SessionId session, ReservationId reservation, std::uint64_t now_ns);
+
+  // ---- loading ------------------------------------------------------------------------------------------------------
+  // None by default: what is not resident is a miss. The source outlives the Service.
+  void SetSource(const Source* source);
+  // A share of the work that waits behind tickets, at most Limits::step_hashes hashes; whether there is more of it.
+  // Call it after LoadDone and between the turns of sessions.
+  bool Work(std::uint64_t now_ns);
+  bool HasWork() const;
+  // Reads to carry out. Each is reported once, whatever happens to the look-up; an id that is not open is ignored.
+  std::vector<LoadRequest> TakeLoads();
+  // checksum: of the slot's content, as it was read.
+  void LoadDone(std::uint64_t id, LoadResult result, std::uint64_t checksum, std::uint64_t now_ns);
+  // Sessions that have tickets to poll for, each once.
+  std::vector<SessionId> TakeCompleted();
 
   // ---- verification of slots ----------------------------------------------------------------------------------------
   std::vector<VerifyRequest> TakeVerifyRequests();

@@ -200,8 +200,11 @@ class World {
     std::erase(sessions_, session);
   }
 
-  void ExpectQuiet() {
+  void EndAllSessions() {
     while (!sessions_.empty()) End(sessions_.back());
+  }
+  void ExpectQuiet() {
+    EndAllSessions();
     for (const VerifyRequest& request : service_->TakeVerifyRequests()) {
       service_->VerifyDone(request.id, true, now_ns_);
     }
@@ -210,6 +213,13 @@ class World {
     EXPECT_EQ(gauges.sessions_detached, 0U);
     EXPECT_EQ(gauges.instances, 0U);
     EXPECT_EQ(gauges.running_queries, 0U);
+    EXPECT_EQ(gauges.tickets, 0U);
+    EXPECT_EQ(gauges.tickets_ready, 0U);
+    EXPECT_EQ(gauges.tickets_in_line, 0U);
+    EXPECT_EQ(gauges.warm_ups, 0U);
+    EXPECT_EQ(gauges.tombstones, 0U);
+    EXPECT_EQ(gauges.loads, 0U);
+    EXPECT_EQ(gauges.load_bytes, 0U);
     EXPECT_EQ(gauges.leases, 0U);
     EXPECT_EQ(gauges.leases_remembered, 0U);
     EXPECT_EQ(gauges.hashes, 0U);

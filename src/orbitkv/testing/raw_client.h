@@ -62,6 +62,7 @@ class RawClient {
   static Result<std::unique_ptr<RawClient>> Open(const RawClientOptions& options);
 
   channel::ClientSession& session() { return *session_; }
+  const state::Digest& namespace_digest() const { return namespace_digest_; }
   Rank rank() const { return Rank(options_.rank); }
   // Posts a command, does not wait for its answer, and gives back what a late success brings: what an engine does when
   // the Manager does not answer in time. The Manager may execute it for deadline_ns.

@@ -1,0 +1,56 @@
+// Where blocks may be had that are not in the pool: an SSD store, other hosts. The service decides what is read into
+// which slot; whoever owns the Service carries the reads out and reports back.
+//
+// Owns: nothing. Threads: Locate is called on the dispatcher and looks only at what the source keeps in memory.
+// Blocks: never. Units: bytes.
+// Errors: a source that promised a component and cannot deliver it reports that; it becomes a miss.
+// Invariant: every LoadRequest that was taken is reported exactly once, also after its look-up is gone: until then its
+//            slot belongs to the read.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "orbitkv/state/identity.h"
+#include "orbitkv/state/state_key.h"
+
+namespace orbitkv::service {
+
+// One component of a block: what is in one slot.
+struct ComponentKey {
+  state::Digest namespace_digest{};
+  state::BlockHash hash{};
+  std::uint32_t group = 0;
+  std::uint32_t shard = 0;
+  std::uint32_t slot_bytes = 0;  // pages and checksum list
+  bool operator==(const ComponentKey&) const = default;
+};
+
+// What the source remembers of a component since it was saved.
+struct SourceRecord {
+  std::optional<state::BlockHash> parent{};  // none at depth 0
+  std::uint32_t depth = 0;                   // blocks before it
+  std::uint64_t checksum = 0;                // of the slot; binds identity and bytes
+};
+
+class Source {
+ public:
+  virtual ~Source() = default;
+  virtual std::optional<SourceRecord> Locate(const ComponentKey& key) const = 0;
+};
+
+// Read a component into a slot that the Manager has reserved for it.
+struct LoadRequest {
+  std::uint64_t id = 0;  // names the load to LoadDone
+  ComponentKey key;
+  std::uint64_t offset = 0;  // in the pool
+  std::uint64_t generation = 0;
+};
+
+enum class LoadResult : std::uint8_t {
+  kOk,      // all bytes are in the slot
+  kShort,   // fewer bytes came than the component has
+  kFailed,  // the source has it no more, or reading failed
+};
+
+}  // namespace orbitkv::service

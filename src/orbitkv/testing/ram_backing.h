@@ -1,0 +1,47 @@
+// A RamSource behind a whole Manager: reads are carried out by a thread, into the pool.
+//
+// Owns: the source, its thread, its mapping of the pool. Threads: source() before Start only; the rest as Backing says.
+// Blocks: Stop, until the thread has ended. Units: nanoseconds of the monotonic clock.
+// Errors: Start when the pool cannot be mapped.
+// Invariant: reads that are not due when it is stopped are never reported.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "orbitkv/base/mutex.h"
+#include "orbitkv/manager/backing.h"
+#include "orbitkv/os/mapping.h"
+#include "orbitkv/os/thread.h"
+#include "orbitkv/testing/ram_source.h"
+
+namespace orbitkv::testing {
+
+class RamBacking final : public manager::Backing {
+ public:
+  ~RamBacking() override { Stop(); }
+
+  // To be filled before Start.
+  RamSource& source() ORBITKV_EXCLUDES(mutex_) {
+    const MutexLock lock(mutex_);
+    return source_;
+  }
+
+  Status Start(int pool_fd, std::uint64_t pool_bytes, Report report) override;
+  void Stop() override ORBITKV_EXCLUDES(mutex_);
+  void Submit(const service::LoadRequest& request) override ORBITKV_EXCLUDES(mutex_);
+  std::optional<service::SourceRecord> Locate(const service::ComponentKey& key) const override ORBITKV_EXCLUDES(mutex_);
+
+ private:
+  void Run() ORBITKV_EXCLUDES(mutex_);
+
+  mutable Mutex mutex_;
+  CondVar changed_;
+  RamSource source_ ORBITKV_GUARDED_BY(mutex_);
+  bool stop_ ORBITKV_GUARDED_BY(mutex_) = false;
+  os::Mapping pool_;
+  Report report_;
+  os::Thread thread_;
+};
+
+}  // namespace orbitkv::testing
