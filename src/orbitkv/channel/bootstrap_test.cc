@@ -166,6 +166,7 @@ TEST(Bootstrap, SilentPeersDoNotKeepNewcomersOut) {
 
 TEST(Bootstrap, GreetingThatGoesOnAndOnEndsTheConnection) {
   FakeManager manager(kEcho);
+  manager.bootstrap().handshake_ns = 600'000'000'000U;
   ASSERT_TRUE(manager.Start());
   const os::UniqueFd socket = os::ConnectUnix(manager.socket_path(), Soon()).value();
   std::vector<std::byte> endless(64U << 10U);
@@ -180,13 +181,13 @@ TEST(Bootstrap, FrameThatIsNotFinishedInTimeEndsTheConnectionOnly) {
   FakeManager manager(kEcho);
   manager.bootstrap().frame_ns = 20'000'000;
   ASSERT_TRUE(manager.Start());
+  // A session may be silent between frames for as long as it likes.
   const auto other = manager.Connect();
+  EXPECT_TRUE(other->Exchange(1, {}, Soon()).has_value());
   const os::UniqueFd socket = os::ConnectUnix(manager.socket_path(), Soon()).value();
   const os::UniqueFd self = os::OwnPidfd().value();
   const auto welcome = std::get<wire::Welcome>(Say(socket.get(), HelloFrame(), {self.get()}).value());
   const auto frame = wire::EncodeFrame(wire::Lifecycle{.session = welcome.session, .id = 1, .kind = 1}).value();
-  // A session may be silent between frames for as long as it likes.
-  EXPECT_TRUE(Say(socket.get(), frame).has_value());
   ASSERT_TRUE(os::SendAll(socket.get(), std::span(frame).first(7), {}, Soon()));
   EXPECT_EQ(Receive(socket.get()).error().code, Code::kUnavailable);
   EXPECT_TRUE(manager.Seen("hangup"));

@@ -1,0 +1,46 @@
+#include "noise.h"
+
+#include <cstring>
+#include <utility>
+
+#include "raw_session.h"
+
+namespace orbitkv::hostile {
+
+using wire::Command;
+
+void Scribble(std::span<std::byte> memory, Prng& prng) {
+  const std::uint64_t word = prng.Next();
+  std::memcpy(memory.data() + prng.Below(memory.size() - sizeof word), &word, sizeof word);
+}
+
+// Commands in good order but for what chance makes of them, at full speed, with a new session when one is spent.
+void SpeakNoise(const std::string& socket, std::uint64_t seed, const std::function<void()>& ready) {
+  Prng prng(seed);
+  bool told = false;
+  for (;;) {
+    auto session = RawSession::Connect(socket);
+    if (!session || !session->Register("noise")) return;
+    if (!std::exchange(told, true)) ready();
+    for (int i = 0; i < 20'000; ++i) {
+      while (session->Take()) {
+      }
+      if (!session->has_room()) continue;
+      wire::Descriptor request = session->Good(static_cast<Command>(prng.Below(14)));
+      request.request_id = prng.Below(8);
+      request.scalar0 = prng.Below(16);
+      request.scalar1 = prng.Below(16);
+      if (prng.Below(2) == 0) {
+        request.arena_offset = static_cast<std::uint32_t>(prng.Below(session->welcome().geometry.slot_count)) *
+                               session->welcome().geometry.slot_bytes;
+        request.arena_length = static_cast<std::uint32_t>(prng.Below(4096)) * 8 % 4096;
+        for (int n = 0; n < 8; ++n) Scribble({session->Slot(0), 4096}, prng);
+      }
+      if (prng.Below(3) == 0) request.flags = static_cast<std::uint32_t>(prng.Below(1U << 18U));
+      if (prng.Below(20) == 0) Scribble({reinterpret_cast<std::byte*>(&request), sizeof request}, prng);
+      session->Push(request);
+    }
+  }
+}
+
+}  // namespace orbitkv::hostile

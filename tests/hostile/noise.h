@@ -1,0 +1,19 @@
+// Attacks that more than one test uses.
+// Owns: nothing. Threads: the attacker's. Blocks: SpeakNoise returns only when it cannot connect.
+#pragma once
+
+#include <functional>
+#include <span>
+#include <string>
+
+#include "orbitkv/base/prng.h"
+
+namespace orbitkv::hostile {
+
+// Eight random bytes somewhere.
+void Scribble(std::span<std::byte> memory, Prng& prng);
+
+// Commands in good order but for what chance makes of them, at full speed, with a new session every now and then.
+void SpeakNoise(const std::string& socket, std::uint64_t seed, const std::function<void()>& ready);
+
+}  // namespace orbitkv::hostile
