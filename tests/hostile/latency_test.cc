@@ -15,6 +15,7 @@ using testing::Chain;
 
 constexpr int kRounds = 8;
 constexpr int kCallsPerRound = 400;
+constexpr std::uint64_t kNoisePerSession = 100'000'000;
 constexpr int kTries = 3;  // of the whole comparison: other programs of the machine may disturb one
 constexpr double kMostTimes = 3;
 
@@ -47,7 +48,8 @@ class HostileLatency : public HostileWorld {
         });
         Measure(beside_hog);
       }
-      const Attacker hostile([&](const auto& ready) { SpeakNoise(socket_, static_cast<std::uint64_t>(round), ready); });
+      const Attacker hostile(
+          [&](const auto& ready) { SpeakNoise(socket_, static_cast<std::uint64_t>(round), ready, kNoisePerSession); });
       Measure(beside_hostile);
     }
     const double hog = Percentile99(beside_hog);

@@ -15,17 +15,23 @@ void Scribble(std::span<std::byte> memory, Prng& prng) {
 }
 
 // Commands in good order but for what chance makes of them, at full speed, with a new session when one is spent.
-void SpeakNoise(const std::string& socket, std::uint64_t seed, const std::function<void()>& ready) {
+void SpeakNoise(const std::string& socket, std::uint64_t seed, const std::function<void()>& ready,
+                std::uint64_t per_session) {
   Prng prng(seed);
   bool told = false;
   for (;;) {
     auto session = RawSession::Connect(socket);
     if (!session || !session->Register("noise")) return;
     if (!std::exchange(told, true)) ready();
-    for (int i = 0; i < 20'000; ++i) {
+    for (std::uint64_t i = 0; i < per_session; ++i) {
       while (session->Take()) {
       }
-      if (!session->has_room()) continue;
+      if (!session->has_room()) {
+        // Slow or no longer served: what is there goes on changing, and the doorbell goes on ringing.
+        Scribble(session->memory().subspan(sizeof(wire::SessionHeader)), prng);
+        session->RingDoorbell();
+        continue;
+      }
       wire::Descriptor request = session->Good(static_cast<Command>(prng.Below(14)));
       request.request_id = prng.Below(8);
       request.scalar0 = prng.Below(16);

@@ -13,7 +13,8 @@ namespace orbitkv::hostile {
 // Eight random bytes somewhere.
 void Scribble(std::span<std::byte> memory, Prng& prng);
 
-// Commands in good order but for what chance makes of them, at full speed, with a new session every now and then.
-void SpeakNoise(const std::string& socket, std::uint64_t seed, const std::function<void()>& ready);
+// Commands in good order but for what chance makes of them, at full speed, with a new session after so many of them.
+void SpeakNoise(const std::string& socket, std::uint64_t seed, const std::function<void()>& ready,
+                std::uint64_t per_session = 20'000);
 
 }  // namespace orbitkv::hostile

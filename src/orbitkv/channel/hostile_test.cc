@@ -112,7 +112,14 @@ TEST_F(HostileClient, MalformedDescriptorsAreAnsweredAndTheSessionGoesOn) {
 
 TEST_F(HostileClient, NoiseNeverEndsTheManager) {
   Prng prng(11);
+  std::size_t sessions = 1;
   for (int i = 0; i < 20'000; ++i) {
+    if (server_->broken()) {
+      EXPECT_EQ(server_->open_requests(), 0U);
+      ++sessions;
+      generation_ = 1;
+      SetUp();
+    }
     wire::Descriptor d = prng.Below(2) == 0 ? Good() : wire::Descriptor{};
     auto* bytes = reinterpret_cast<unsigned char*>(&d);
     for (std::uint64_t n = prng.Below(6); n > 0; --n) bytes[prng.Below(64)] = static_cast<unsigned char>(prng.Next());
@@ -123,8 +130,28 @@ TEST_F(HostileClient, NoiseNeverEndsTheManager) {
     wire::Descriptor answer;
     while (answers_.Take(&answer) == Pop::kGot) EXPECT_TRUE(wire::IsAnswerStatus(answer.op));
   }
-  EXPECT_GT(server_->stats().malformed, 0U);
+  EXPECT_GT(sessions, 3U);
   EXPECT_EQ(server_->open_requests(), 0U);
+}
+
+TEST_F(HostileClient, WhoIsMostlyMalformedLosesItsTurnsAndWhoErrsDoesNot) {
+  wire::Descriptor answer;
+  const auto send = [&](bool malformed) {
+    wire::Descriptor d = Good();
+    if (malformed) d.magic = 0;
+    ASSERT_TRUE(requests_.Push(d));
+    if (const auto request = server_->Next(kNow)) server_->Answer(request->handle, AnswerStatus::kOk);
+    while (answers_.Take(&answer) == Pop::kGot) {
+    }
+  };
+  for (std::uint32_t i = 0; i < 10 * ServerSession::kMostBlame; ++i) send(i % (2 * ServerSession::kBlamePerFault) == 0);
+  EXPECT_FALSE(server_->broken());
+  constexpr std::uint32_t kFaults = ServerSession::kMostBlame / ServerSession::kBlamePerFault;
+  for (std::uint32_t i = 0; i < kFaults && !server_->broken(); ++i) send(true);
+  EXPECT_TRUE(server_->broken());
+  ASSERT_TRUE(requests_.Push(Good()));
+  EXPECT_FALSE(server_->HasRequests());
+  EXPECT_FALSE(server_->Next(kNow).has_value());
 }
 
 TEST_F(HostileClient, CursorThatJumpsEndsTheService) {

@@ -84,13 +84,20 @@ std::optional<ReceivedRequest> ServerSession::Next(std::uint64_t now_ns) {
   return std::nullopt;
 }
 
+// A session that keeps sending what it must not costs the others turns of the dispatcher: it loses its own.
+void ServerSession::Blame() {
+  ++stats_.malformed;
+  blame_ += kBlamePerFault;
+  if (blame_ >= kMostBlame) broken_ = true;
+}
+
 // Answers what is not to be executed; false for a request in good order.
 bool ServerSession::Refuse(const wire::Descriptor& request, std::uint64_t now_ns) {
   const bool current = request.generation == next_generation_;
   if (current) next_generation_ += 2;
   const auto decoded = wire::DecodeRequest(request, limits_);
   if (!decoded || !current) {
-    ++stats_.malformed;
+    Blame();
     Push(request, decoded ? wire::AnswerStatus::kStale : wire::StatusOf(decoded.error().code));
     return true;
   }
@@ -115,7 +122,7 @@ bool ServerSession::TakeChunk(const wire::Descriptor& request) {
   const bool expected = assembly_.request_id == request.request_id && assembly_.op == request.op &&
                         assembly_.next_chunk == request.chunk() && request.arena_offset != wire::kNoArena;
   if (!expected || assembly_.bytes.size() + request.arena_length > wire::kMaxArgumentBytes) {
-    ++stats_.malformed;
+    Blame();
     if (assembly_.request_id == request.request_id) assembly_ = {};
     Push(request, wire::AnswerStatus::kInvalid);
     return false;
@@ -129,6 +136,7 @@ bool ServerSession::TakeChunk(const wire::Descriptor& request) {
 
 ReceivedRequest ServerSession::OpenRequest(const wire::Descriptor& request) {
   ORBITKV_CHECK(!free_.empty());
+  if (blame_ > 0) --blame_;
   const std::uint32_t index = free_.back();
   free_.pop_back();
   ++open_count_;
@@ -201,7 +209,7 @@ void ServerSession::AnswerFetch(const wire::Descriptor& request) {
   const std::uint64_t begin = request.chunk() * slot_bytes;
   const auto payload = kept->payload.bytes();
   if (begin >= payload.size()) {
-    ++stats_.malformed;
+    Blame();
     Push(request, wire::AnswerStatus::kInvalid);
     return;
   }

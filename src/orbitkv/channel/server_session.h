@@ -1,7 +1,8 @@
 // The Manager's end of one session: takes requests out of the shared ring, answers them, wakes the client.
 //
 // Everything that the client can write is copied once, checked, then used. What is malformed is answered with the
-// reason and executed never; a ring that makes no sense ends the session's service (broken()).
+// reason and executed never; a ring that makes no sense, or whose requests are malformed again and again, ends the
+// session's service (broken()).
 //
 // Owns: the session memfd, its mapping, the doorbell, the arguments of open requests, answers kept for fetching.
 // Threads: created on any thread, then used by one (the dispatcher). Blocks: never, whatever the client does.
@@ -67,6 +68,9 @@ struct ServerSessionStats {
 class ServerSession {
  public:
   static constexpr std::size_t kMaxKeptAnswers = 4;
+  // A fault weighs as much as so many requests in good order.
+  static constexpr std::uint32_t kBlamePerFault = 16;
+  static constexpr std::uint32_t kMostBlame = 1024 * kBlamePerFault;
 
   static Result<std::unique_ptr<ServerSession>> Create(const ServerSessionOptions& options);
 
@@ -91,7 +95,7 @@ class ServerSession {
   void SignalCompletion();
 
   std::size_t open_requests() const { return open_count_; }
-  // The ring was damaged by the client; no more requests come.
+  // The client damaged the ring or sends too little in good order; no more requests come.
   bool broken() const { return broken_; }
   const ServerSessionStats& stats() const { return stats_; }
 
@@ -122,6 +126,7 @@ class ServerSession {
   wire::SessionHeader& header() const { return *reinterpret_cast<wire::SessionHeader*>(mapping_.data()); }
   std::span<std::byte> Slot(std::uint32_t arena_offset) const;
   bool HasCredit() const;
+  void Blame();
   bool Refuse(const wire::Descriptor& request, std::uint64_t now_ns);
   bool TakeChunk(const wire::Descriptor& request);
   ReceivedRequest OpenRequest(const wire::Descriptor& request);
@@ -150,6 +155,7 @@ class ServerSession {
   Assembly assembly_;
   bool answered_ = false;
   bool broken_ = false;
+  std::uint32_t blame_ = 0;
   ServerSessionStats stats_;
 };
 

@@ -155,6 +155,7 @@ bool Dispatcher::Turn(Session& session) {
   if (worked) session.channel->FlushWake();
   if (session.channel->broken() && !session.told_broken) {
     session.told_broken = true;
+    waiter_.Unwatch(*session.channel);  // its doorbell may go on ringing
     log::Warning(kTag, "session={} name=\"{}\" its request ring makes no sense and is no longer served",
                  session.id.value(), session.channel->name());
   }
