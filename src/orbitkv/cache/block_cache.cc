@@ -50,29 +50,46 @@ Status BlockCache::AddNamespace(NamespaceRow row, std::span<const ComponentSpec>
   if (row.is_none() || row.value() > config_.max_namespaces) {
     return Fail(Code::kInvalid, "namespace row is out of range", row.value(), config_.max_namespaces);
   }
-  if (components.empty() || components.size() > kMaxComponents) {
-    return Fail(Code::kInvalid, "number of components is out of range", components.size(), kMaxComponents);
-  }
   Namespace& known = namespaces_[row.value()];
   if (!known.components.empty()) {
     if (std::ranges::equal(known.components, components) && std::ranges::equal(known.specs, groups)) return {};
     return Fail(Code::kRefused, "the namespace has other components already", row.value());
+  }
+  ORBITKV_TRY(CheckNamespace(components, groups));
+  ORBITKV_ASSIGN_OR_RETURN(Namespace space, Describe(components, groups));
+  space.lane = LaneFor(space, Part::kWhole);
+  space.sparse_lane = LaneFor(space, Part::kSparse);
+  known = std::move(space);
+  return {};
+}
+
+Status BlockCache::CheckNamespace(std::span<const ComponentSpec> components, std::span<const GroupSpec> groups) const {
+  ORBITKV_ASSIGN_OR_RETURN(const Namespace space, Describe(components, groups));
+  std::size_t lanes = lanes_.size();
+  for (const Part part : {Part::kWhole, Part::kSparse}) {
+    if (!SlotSizes(space, part).empty() && FindLane(space, part) == kNone) ++lanes;
+  }
+  if (lanes > kMaxLanes) return Fail(Code::kBusy, "too many different block sizes", kMaxLanes);
+  return {};
+}
+
+Result<BlockCache::Namespace> BlockCache::Describe(std::span<const ComponentSpec> components,
+                                                   std::span<const GroupSpec> groups) const {
+  if (components.empty() || components.size() > kMaxComponents) {
+    return Fail(Code::kInvalid, "number of components is out of range", components.size(), kMaxComponents);
   }
   Namespace space;
   space.components.assign(components.begin(), components.end());
   for (const ComponentSpec& component : components) {
     const std::uint64_t slot_bytes = pool::Pool::SlotBytes(component.slot_bytes);
     if (pool_.SlabUnits(slot_bytes) == 0) {
-      return Fail(Code::kInvalid, "a block does not fit into the pool; make the pool larger", component.slot_bytes,
-                  pool_.gauges().pool_bytes);
+      return Fail(Code::kInvalid, "a block does not fit into the pool: start the Manager with a larger pool",
+                  component.slot_bytes, pool_.gauges().pool_bytes);
     }
     space.block_bytes += slot_bytes;
   }
   ORBITKV_TRY(DescribeGroups(groups, space));
-  ORBITKV_ASSIGN_OR_RETURN(space.lane, LaneFor(space, Part::kWhole));
-  ORBITKV_ASSIGN_OR_RETURN(space.sparse_lane, LaneFor(space, Part::kSparse));
-  known = std::move(space);
-  return {};
+  return space;
 }
 
 Status BlockCache::DescribeGroups(std::span<const GroupSpec> groups, Namespace& space) {
@@ -100,28 +117,38 @@ Status BlockCache::DescribeGroups(std::span<const GroupSpec> groups, Namespace& 
   return {};
 }
 
-// The lane of that part of the namespace's blocks; kNone when no group belongs to the part.
-Result<std::uint32_t> BlockCache::LaneFor(const Namespace& space, Part part) {
+// Ascending, each once; empty when no group belongs to the part.
+std::vector<std::uint64_t> BlockCache::SlotSizes(const Namespace& space, Part part) {
   std::vector<std::uint64_t> sizes;
   for (std::uint32_t component = 0; component < space.components.size(); ++component) {
     if (PartOf(space, component) != part) continue;
     sizes.push_back(pool::Pool::SlotBytes(space.components[component].slot_bytes));
   }
-  if (sizes.empty()) return kNone;
   std::ranges::sort(sizes);
   sizes.erase(std::ranges::unique(sizes).begin(), sizes.end());
-  std::uint32_t policy_lane = 0;
+  return sizes;
+}
+
+std::uint32_t BlockCache::FindLane(const Namespace& space, Part part) const {
+  const std::vector<std::uint64_t> sizes = SlotSizes(space, part);
   for (std::uint32_t lane = 0; lane < lanes_.size(); ++lane) {
-    if (lanes_[lane].part != part) continue;
-    if (lanes_[lane].slot_sizes == sizes) return lane;
-    ++policy_lane;
+    if (lanes_[lane].part == part && lanes_[lane].slot_sizes == sizes) return lane;
   }
-  if (lanes_.size() == kMaxLanes) return Fail(Code::kBusy, "too many different block sizes", kMaxLanes);
+  return kNone;
+}
+
+// The lane of that part of the namespace's blocks, a new one where its sizes are new; CheckNamespace found room. kNone
+// when no group belongs to the part.
+std::uint32_t BlockCache::LaneFor(const Namespace& space, Part part) {
+  std::vector<std::uint64_t> sizes = SlotSizes(space, part);
+  if (sizes.empty()) return kNone;
+  if (const std::uint32_t lane = FindLane(space, part); lane != kNone) return lane;
   if (part == Part::kSparse && sparse_policy_ == nullptr) sparse_policy_ = MakePolicy(policies_, config_.max_blocks);
+  const auto others = std::ranges::count(lanes_, part, &Lane::part);
   Lane& added = lanes_.emplace_back();
   added.slot_sizes = std::move(sizes);
   added.part = part;
-  added.policy_lane = policy_lane;
+  added.policy_lane = static_cast<std::uint32_t>(others);
   PolicyOf(part).AddLane();
   return static_cast<std::uint32_t>(lanes_.size()) - 1;
 }

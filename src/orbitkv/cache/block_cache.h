@@ -175,9 +175,13 @@ class BlockCache {
 
   // row is at least 1 and at most max_namespaces. The same row again with equal specs changes nothing; with others,
   // kRefused. kInvalid for a component that can never fit into the pool.
-  // groups: one for each group number; without any, all groups are dense and of ratio 1.
+  // groups: one for each group number; without any, all groups are dense and of ratio 1. kBusy when blocks of too many
+  // different sizes are known.
   Status AddNamespace(NamespaceRow row, std::span<const ComponentSpec> components,
                       std::span<const GroupSpec> groups = {});
+
+  // Whether AddNamespace would take a new row of these.
+  Status CheckNamespace(std::span<const ComponentSpec> components, std::span<const GroupSpec> groups = {}) const;
 
   // ---- look-up ----
   // The block when it is served.
@@ -317,7 +321,10 @@ class BlockCache {
   // block_cache.cc
   const Namespace* FindNamespace(NamespaceRow row) const;
   static Status DescribeGroups(std::span<const GroupSpec> groups, Namespace& space);
-  Result<std::uint32_t> LaneFor(const Namespace& space, Part part);
+  Result<Namespace> Describe(std::span<const ComponentSpec> components, std::span<const GroupSpec> groups) const;
+  static std::vector<std::uint64_t> SlotSizes(const Namespace& space, Part part);
+  std::uint32_t FindLane(const Namespace& space, Part part) const;
+  std::uint32_t LaneFor(const Namespace& space, Part part);
   std::uint32_t HashOf(NamespaceRow row, const state::BlockHash& hash) const;
   std::uint32_t Lookup(NamespaceRow row, const state::BlockHash& hash) const;
   const Entry* Deref(BlockRef ref) const;
@@ -341,7 +348,7 @@ class BlockCache {
   void FreeSlot(std::uint32_t slot);
   void FreeDraining(std::uint32_t entry);
   std::uint32_t FindComponent(const Entry& entry, std::uint32_t component) const;
-  Part PartOf(const Namespace& space, std::uint32_t component) const {
+  static Part PartOf(const Namespace& space, std::uint32_t component) {
     return space.groups[space.components[component].group].spec.dense ? Part::kWhole : Part::kSparse;
   }
   EvictionPolicy& PolicyOf(Part part) { return part == Part::kWhole ? *policy_ : *sparse_policy_; }

@@ -1,7 +1,7 @@
-// One decision per block of an instance: the first shard that reserves a block decides whether the instance stores it,
-// and the other shards follow, so that memory is not spent on blocks that will never be complete.
+// One decision per block of an instance: the first component (group and shard) that reserves a block decides whether
+// the instance stores it, and the others follow, so that memory is not spent on blocks that will never be complete.
 //
-// A decision holds for one round, that is until each shard has asked once; a shard that asks again begins a new round.
+// A decision holds for one round, that is until each component has asked once; one that asks again begins a new round.
 // Owns: the newest decisions of one instance, at most `capacity`. Threads: one. Blocks: no. Units: none.
 // Errors: none; a decision that was forgotten is made again by whoever asks next.
 #pragma once
@@ -12,6 +12,7 @@
 #include <optional>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/inlined_vector.h"
 
 #include "orbitkv/state/state_key.h"
 
@@ -19,16 +20,18 @@ namespace orbitkv::service {
 
 class Admissions {
  public:
-  Admissions(std::uint32_t shard_count, std::size_t capacity) : shard_count_(shard_count), capacity_(capacity) {}
+  Admissions(std::uint32_t component_count, std::size_t capacity)
+      : component_count_(component_count), capacity_(capacity) {}
 
-  // What was decided for this block, or none when the decision is this shard's.
-  std::optional<bool> Ask(const state::BlockHash& hash, std::uint32_t shard);
-  void Decide(const state::BlockHash& hash, std::uint32_t shard, bool admitted);
+  // What was decided for this block, or none when the decision is this component's.
+  std::optional<bool> Ask(const state::BlockHash& hash, std::uint32_t component);
+  void Decide(const state::BlockHash& hash, std::uint32_t component, bool admitted);
   std::size_t size() const { return decisions_.size(); }
 
  private:
   struct Decision {
-    std::uint64_t asked = 0;  // one bit per shard
+    absl::InlinedVector<std::uint64_t, 1> asked;  // one bit per component
+    std::uint32_t asked_count = 0;
     std::uint64_t number = 0;
     bool admitted = false;
   };
@@ -37,7 +40,7 @@ class Admissions {
     std::uint64_t number = 0;  // a later decision about the same block has another one
   };
 
-  const std::uint32_t shard_count_;  // at most 64
+  const std::uint32_t component_count_;
   const std::size_t capacity_;
   absl::flat_hash_map<state::BlockHash, Decision> decisions_;  // looked up only
   std::deque<Entry> order_;

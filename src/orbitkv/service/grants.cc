@@ -1,6 +1,7 @@
 #include "orbitkv/service/grants.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "orbitkv/base/check.h"
 
@@ -12,8 +13,13 @@ Status Grants::Begin(Session& session, LeaseId lease, const wire::BeginView& beg
   Instance& instance = *session.instance;
   const Lease* found = leases_.Find(instance, lease);
   Status admitted = Admit(instance, found, begin);
-  Grant begun;
-  if (admitted) admitted = Pin(instance, *found, begin.header.boundary_blocks, begun.refs);
+  std::optional<Demand> demand;
+  std::vector<cache::BlockUse> uses;
+  if (admitted) {
+    uses.resize(begin.header.boundary_blocks);
+    demand.emplace(instance.space->contract, found->prefix_blocks, begin.header.boundary_blocks);
+    admitted = Pin(instance, *found, *demand, uses);
+  }
   if (!admitted) {
     ++counters_.grants_refused;
     Bury(instance.id, grant);
@@ -21,12 +27,17 @@ Status Grants::Begin(Session& session, LeaseId lease, const wire::BeginView& beg
   }
   ++counters_.grants;
   if (!found->live) ++counters_.grants_late;
-  begun.instance = &instance;
-  begun.beginner = &session;
+  cache_.Touch(uses, now_ns);
+  Grant begun{.instance = &instance,
+              .beginner = &session,
+              .demand = std::move(*demand),
+              .hashes = {},
+              .uses = std::move(uses),
+              .ranks = {},
+              .open_ranks = 0};
   begun.hashes.assign(found->hashes.begin(), found->hashes.begin() + begin.header.boundary_blocks);
   begun.open_ranks = begin.ranks.size();
   for (const std::uint32_t rank : begin.ranks) begun.ranks.push_back({.rank = Rank(rank)});
-  cache_.Touch(begun.refs, now_ns);
   grants_.emplace(GrantKey(instance.id, grant), std::move(begun));
   ++open_grants_[instance.id];
   leases_.End(lease);
@@ -71,24 +82,30 @@ Status Grants::Admit(const Instance& instance, const Lease* lease, const wire::B
   return {};
 }
 
-// All or nothing. An expired lease has hashes only, and its blocks must fit into the budget again.
-Status Grants::Pin(Instance& instance, const Lease& lease, std::uint32_t count, std::vector<cache::BlockRef>& refs) {
+// All or nothing: what the boundary demands, and nothing else. An expired lease has hashes only, and its blocks must
+// fit into the budget again.
+Status Grants::Pin(Instance& instance, const Lease& lease, const Demand& demand, std::vector<cache::BlockUse>& uses) {
+  const std::size_t count = uses.size();
   if (lease.live) {
-    refs.assign(lease.refs.begin(), lease.refs.begin() + count);
-  } else if (cache_.MatchPrefix(instance.space->row, std::span(lease.hashes).first(count), refs) < count) {
-    return Fail(Code::kNotFound, "the lease expired and its blocks are no longer all here", refs.size(), count);
+    for (std::size_t i = 0; i < count; ++i) uses[i].ref = lease.refs[i];
+  } else {
+    uses.clear();
+    cache_.LookUp(instance.space->row, std::span(lease.hashes).first(count), uses);
   }
-  const std::uint64_t budget =
-      std::max<std::uint64_t>(1, limits_.lease_bytes_per_instance() / instance.space->block_bytes());
-  for (std::size_t i = 0; i < refs.size(); ++i) {
-    const bool fits = instance.leased.distinct() < budget || instance.leased.Holds(refs[i]);
-    if (fits && cache_.PinGranted(refs[i])) {
-      instance.leased.Add(refs[i]);
+  const Namespace& space = *instance.space;
+  for (std::size_t i = 0; i < count; ++i) {
+    const cache::BlockUse use{uses[i].ref, demand.GroupsAt(static_cast<std::uint32_t>(i))};
+    uses[i] = use.groups == 0 ? cache::BlockUse{} : use;
+    if (use.groups == 0) continue;
+    const std::uint64_t bytes = HeldBytes(space, cache_, use.ref);
+    const bool fits = instance.leased.Fits(use.ref, bytes, limits_.lease_bytes_per_instance());
+    if (fits && cache_.PinGranted(use)) {
+      instance.leased.Add(use.ref, bytes);
       continue;
     }
-    Unpin(instance, std::span(refs).first(i));
+    Unpin(instance, std::span(uses).first(i));
     if (!fits) return Fail(Code::kBusy, "the instance's budget of leased bytes is used up", i, count);
-    return Fail(Code::kNotFound, "a block of the lease is no longer served", i);
+    return Fail(Code::kNotFound, "a block of the lease is no longer served", i, count);
   }
   return {};
 }
@@ -131,9 +148,12 @@ Result<PlanStatus> Grants::Plan(Session& session, GrantId grant, Rank rank, std:
 }
 
 Result<PlanStatus> Grants::FillPlan(const Session& session, const Grant& grant, std::vector<wire::PlanEntry>& out) {
-  out.reserve(grant.refs.size());
-  for (const cache::BlockRef ref : grant.refs) {
-    const Result<cache::PlanSlot> slot = cache_.Plan(ref, session.registration->shard);
+  const Namespace& space = *grant.instance->space;
+  out.reserve(grant.demand.size());
+  for (std::uint32_t number = 0; number < grant.demand.size(); ++number) {
+    const Demand::Place place = grant.demand.At(number);
+    const std::uint32_t component = space.ComponentOf(place.group, session.registration->shard);
+    const Result<cache::PlanSlot> slot = cache_.Plan(grant.uses[place.index].ref, component);
     if (!slot) {
       out.clear();
       return PlanStatus::kCorrupt;
@@ -143,8 +163,8 @@ Result<PlanStatus> Grants::FillPlan(const Session& session, const Grant& grant, 
                    .slot_checksum = slot->checksum,
                    .slot_bytes = slot->payload_bytes,
                    .slab = slot->slab,
-                   .group = 0,
-                   .block = static_cast<std::uint32_t>(out.size())});
+                   .group = place.group,
+                   .block = place.index});
   }
   return PlanStatus::kArmed;
 }
@@ -161,12 +181,12 @@ Status Grants::EndRank(Session& session, GrantId grant, Rank rank, wire::EndResu
   if (pin == ended.ranks.end() || pin->state == RankState::kEnded) return {};
   Status status;
   if (pin->state == RankState::kArmed) {
-    const std::size_t blocks = ended.refs.size();
+    const std::uint32_t blocks = ended.demand.size();
     switch (result) {
       case wire::EndResult::kOk:
         ++counters_.restores_ok;
         counters_.restored_blocks += blocks;
-        counters_.restored_bytes += blocks * session.instance->space->slot_bytes;
+        counters_.restored_bytes += ended.demand.bytes();
         break;
       case wire::EndResult::kMismatch:
         ++counters_.restores_mismatch;
@@ -185,9 +205,10 @@ Status Grants::EndRank(Session& session, GrantId grant, Rank rank, wire::EndResu
 
 void Grants::ReportMismatches(const Session& session, const Grant& grant, std::span<const std::uint32_t> indices) {
   for (const std::uint32_t index : indices) {
-    if (index >= grant.refs.size()) continue;
-    verifications_.Report(session.id, *grant.instance->space, grant.hashes[index], grant.refs[index],
-                          session.registration->shard);
+    if (index >= grant.demand.size()) continue;
+    const Demand::Place place = grant.demand.At(index);
+    verifications_.Report(session.id, *grant.instance->space, grant.hashes[place.index], grant.uses[place.index].ref,
+                          place.group, session.registration->shard);
   }
 }
 
@@ -232,7 +253,7 @@ void Grants::EndPin(GrantMap::iterator found, RankPin& pin) {
   pin.state = RankState::kEnded;
   pin.armed_by = nullptr;
   if (--grant.open_ranks > 0) return;
-  Unpin(*grant.instance, grant.refs);
+  Unpin(*grant.instance, grant.uses);
   const auto [instance, id] = found->first;
   if (const auto open = open_grants_.find(instance); --open->second == 0) open_grants_.erase(open);
   grants_.erase(found);
@@ -250,10 +271,11 @@ bool Grants::EndWaiting(GrantMap::iterator found) {
   return false;
 }
 
-void Grants::Unpin(Instance& instance, std::span<const cache::BlockRef> refs) {
-  for (const cache::BlockRef ref : refs) {
-    cache_.UnpinGranted(ref);
-    instance.leased.Remove(ref);
+void Grants::Unpin(Instance& instance, std::span<const cache::BlockUse> uses) {
+  for (const cache::BlockUse& use : uses) {
+    if (use.ref.is_none()) continue;
+    cache_.UnpinGranted(use.ref);
+    instance.leased.Remove(use.ref);
   }
 }
 

@@ -23,6 +23,7 @@
 #include "orbitkv/base/result.h"
 #include "orbitkv/base/units.h"
 #include "orbitkv/cache/block_cache.h"
+#include "orbitkv/service/demand.h"
 #include "orbitkv/service/leases.h"
 #include "orbitkv/service/limits.h"
 #include "orbitkv/service/registry.h"
@@ -59,8 +60,9 @@ class Grants {
   struct Grant {
     Instance* instance = nullptr;
     Session* beginner = nullptr;
+    Demand demand;
     std::vector<state::BlockHash> hashes;
-    std::vector<cache::BlockRef> refs;
+    std::vector<cache::BlockUse> uses;  // one per hash; none where the boundary needs nothing
     std::vector<RankPin> ranks;
     std::size_t open_ranks = 0;
   };
@@ -74,13 +76,13 @@ class Grants {
 
   Status CheckBegin(const Session& session, const wire::BeginView& begin, GrantId grant) const;
   Status Admit(const Instance& instance, const Lease* lease, const wire::BeginView& begin);
-  Status Pin(Instance& instance, const Lease& lease, std::uint32_t count, std::vector<cache::BlockRef>& refs);
+  Status Pin(Instance& instance, const Lease& lease, const Demand& demand, std::vector<cache::BlockUse>& uses);
   Result<PlanStatus> FillPlan(const Session& session, const Grant& grant, std::vector<wire::PlanEntry>& out);
   void ReportMismatches(const Session& session, const Grant& grant, std::span<const std::uint32_t> indices);
   // Ends one rank; the grant goes with the last one, and then found is no longer valid.
   void EndPin(GrantMap::iterator found, RankPin& pin);
   bool EndWaiting(GrantMap::iterator found);
-  void Unpin(Instance& instance, std::span<const cache::BlockRef> refs);
+  void Unpin(Instance& instance, std::span<const cache::BlockUse> uses);
   bool Ended(InstanceId instance, GrantId grant) const;
   void Bury(InstanceId instance, GrantId grant);
 

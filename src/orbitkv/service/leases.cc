@@ -55,6 +55,7 @@ LeaseId Leases::Answer(Session& session, const RequestKey& request, Scan& scan, 
   lease.session = &session;
   lease.request = request;
   lease.answered_ns = now_ns;
+  lease.prefix_blocks = scan.prefix_blocks();
   lease.boundaries = scan.Boundaries();
   lease.hashes = scan.TakeFoundHashes();
   lease.refs = std::move(scan.refs());

@@ -48,15 +48,16 @@ struct Lease {
   RequestKey request;
   std::uint64_t answered_ns = 0;
   bool live = true;
+  std::uint32_t prefix_blocks = 0;
   std::vector<std::uint32_t> boundaries;  // that may be taken; empty: every one
   std::vector<state::BlockHash> hashes;
-  std::vector<cache::BlockRef> refs;  // while live, one per hash
+  std::vector<cache::BlockRef> refs;  // while live, one per hash; none where no boundary needs it
 };
 
 class Leases {
  public:
   Leases(const Limits& limits, cache::BlockCache& cache, Counters& counters)
-      : limits_(limits), cache_(cache), counters_(counters), pins_(limits, cache) {}
+      : limits_(limits), counters_(counters), pins_(limits, cache) {}
 
   // Whether a look-up of so many hashes may begin; makes room for it if it may. replaces: an operation of the session
   // makes place for it.
@@ -88,7 +89,6 @@ class Leases {
   LeaseMap::iterator FirstLive() { return leases_.lower_bound(first_live_); }
 
   const Limits& limits_;
-  cache::BlockCache& cache_;
   Counters& counters_;
   FoundPins pins_;
   LeaseMap leases_;

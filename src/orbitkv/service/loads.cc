@@ -7,14 +7,18 @@ namespace orbitkv::service {
 std::optional<SourceRecord> Loads::Locate(const Namespace& space, const state::BlockHash& hash, std::uint32_t depth,
                                           std::uint32_t shard) const {
   if (source_ == nullptr) return std::nullopt;
-  std::optional<SourceRecord> record = source_->Locate(
-      {.namespace_digest = space.digest, .hash = hash, .group = 0, .shard = shard, .slot_bytes = space.slot_bytes});
+  std::optional<SourceRecord> record = source_->Locate({.namespace_digest = space.digest,
+                                                        .hash = hash,
+                                                        .group = 0,
+                                                        .shard = shard,
+                                                        .slot_bytes = space.contract.rule(0).block_bytes});
   // A record that contradicts the look-up's place in the prompt could not be put into the tree.
   if (record && (record->depth != depth || record->parent.has_value() != (depth > 0))) return std::nullopt;
   return record;
 }
 
 bool Loads::Locatable(const Namespace& space, const state::BlockHash& hash, std::uint32_t depth) const {
+  if (!space.single()) return false;
   for (std::uint32_t shard = 0; shard < space.shard_count; ++shard) {
     if (!Locate(space, hash, depth, shard)) return false;
   }
@@ -35,13 +39,15 @@ Loads::Start Loads::Begin(const Namespace& space, const state::BlockHash& hash, 
     return Start::kStarted;
   }
   if (cache_.Find(space.row, hash)) return Start::kHere;
+  if (!space.single()) return Start::kAbsent;
   std::vector<SourceRecord> records;
   for (std::uint32_t shard = 0; shard < space.shard_count; ++shard) {
     const auto record = Locate(space, hash, depth, shard);
     if (!record) return Start::kAbsent;
     records.push_back(*record);
   }
-  if (!Permitted(pool::Pool::SlotBytes(space.slot_bytes) * space.shard_count, warm)) return Start::kNoPermit;
+  const std::uint32_t payload_bytes = space.contract.rule(0).block_bytes;
+  if (!Permitted(pool::Pool::SlotBytes(payload_bytes) * space.shard_count, warm)) return Start::kNoPermit;
 
   std::vector<Read> reads;
   std::vector<LoadRequest> requests;
@@ -61,7 +67,7 @@ Loads::Start Loads::Begin(const Namespace& space, const state::BlockHash& hash, 
                      .checksum = records[shard].checksum,
                      .slot_bytes = outcome.slot.slot_bytes});
     requests.push_back({.id = next_id_ + requests.size(),
-                        .key = {space.digest, hash, 0, shard, space.slot_bytes},
+                        .key = {space.digest, hash, 0, shard, payload_bytes},
                         .offset = outcome.slot.offset,
                         .generation = outcome.slot.generation});
   }

@@ -45,6 +45,7 @@ class Loads {
       : limits_(limits), cache_(cache), counters_(counters) {}
 
   void SetSource(const Source* source) { source_ = source; }
+  // Never for a space whose groups have rules of their own: what is missing there depends on the boundary.
   bool Locatable(const Namespace& space, const state::BlockHash& hash, std::uint32_t depth) const;
   // warm: within the smaller share of permits that waits for nobody.
   Start Begin(const Namespace& space, const state::BlockHash& hash, std::uint32_t depth, bool warm,

@@ -125,6 +125,7 @@ QueryOutcome Operations::Discover(Operation& operation) {
   QueryOutcome outcome;
   outcome.found_blocks = operation.cursor;
   if (operation.cursor == 0) outcome.miss_reason = static_cast<std::uint32_t>(wire::MissReason::kAbsent);
+  outcome.boundaries = scan.Boundaries();
   CloseAccounts(operation);
   return outcome;
 }

@@ -55,11 +55,6 @@ std::string CheckGroups(const Registration& registration) {
     return fmt::format("{} ({}, {}): {}", contract.error().text, contract.error().a, contract.error().b,
                        Describe(registration.groups));
   }
-  const state::GroupShape& group = registration.groups.front();
-  if (registration.groups.size() > 1 || group.kind != state::GroupKind::kFullAttention ||
-      state::HashBlockTokens(registration.groups) != group.block_tokens) {
-    return fmt::format("only one group of full attention is supported yet: {}", Describe(registration.groups));
-  }
   return {};
 }
 

@@ -155,11 +155,9 @@ void Registry::FormNamespace(Instance& instance, const Namespace*& formed) {
       state::NamespaceDigest(instance.computation, *instance.representation, instance.groups, instance.shard_count);
   auto space = spaces_.find(digest);
   if (space == spaces_.end()) {
-    const state::GroupShape& group = instance.groups.front();
     Result<state::RecoveryContract> contract = ContractOf(instance.groups, instance.shard_count);
     ORBITKV_CHECK(contract.has_value());  // CheckRegistration compiled it
-    Namespace made{NamespaceRow(next_row_++), digest, group, instance.shard_count, SlotBytes(group), instance.groups,
-                   std::move(*contract)};
+    Namespace made{NamespaceRow(next_row_++), digest, instance.shard_count, instance.groups, std::move(*contract)};
     space = spaces_.emplace(digest, std::move(made)).first;
     formed = &space->second;
   }
@@ -168,9 +166,7 @@ void Registry::FormNamespace(Instance& instance, const Namespace*& formed) {
 
 std::uint64_t Registry::leased_bytes() const {
   std::uint64_t bytes = 0;
-  for (const auto& [id, instance] : instances_) {
-    if (instance.space != nullptr) bytes += instance.leased.distinct() * instance.space->block_bytes();
-  }
+  for (const auto& [id, instance] : instances_) bytes += instance.leased.bytes();
   return bytes;
 }
 

@@ -29,9 +29,7 @@ namespace orbitkv::service {
 struct Namespace {
   NamespaceRow row;
   state::Digest digest{};
-  state::GroupShape group;
   std::uint32_t shard_count = 0;
-  std::uint32_t slot_bytes = 0;  // of one block in one shard
   std::vector<state::GroupShape> groups;
   state::RecoveryContract contract;
 
@@ -39,7 +37,14 @@ struct Namespace {
   std::uint32_t ComponentOf(std::uint32_t of_group, std::uint32_t shard) const {
     return of_group * shard_count + shard;
   }
-  std::uint64_t block_bytes() const { return std::uint64_t{slot_bytes} * shard_count; }
+  // One group that is stored whole, a component for every hash: what is here of a prefix is usable.
+  bool single() const { return contract.group_count() == 1 && contract.ratio(0) == 1 && contract.IsDense(0); }
+  // With all components.
+  std::uint64_t block_bytes() const {
+    std::uint64_t bytes = 0;
+    for (std::uint32_t one = 0; one < contract.group_count(); ++one) bytes += contract.rule(one).block_bytes;
+    return bytes * shard_count;
+  }
 };
 
 // Pages of one block in one shard with their list of checksums. 0 when it does not fit 32 bits.

@@ -176,8 +176,6 @@ TEST(RegistryTest, RegistrationsThatMakeNoSense) {
   bad = world.Worker("engine");
   bad.groups.clear();
   ExpectRefused(Try(world, bad), Code::kInvalid, "none");
-  bad.groups.resize(2, {32, 2, 1000});
-  ExpectRefused(Try(world, bad), Code::kInvalid, "only one group of full attention");
   bad.groups = {{32, 0, 1000}};
   ExpectRefused(Try(world, bad), Code::kInvalid, "empty cache group");
   bad.groups = {{32, 0xffffffffU, 0xffffffffffffULL}};

@@ -7,8 +7,10 @@
 namespace orbitkv::service {
 namespace {
 
-// Depth is a number of blocks; twice the longest prompt imaginable still fits.
-constexpr std::uint32_t kMaxDepth = 1U << 30U;
+// Hash blocks that one block of the group takes.
+std::uint32_t RatioOf(const std::vector<state::GroupShape>& groups, std::uint32_t group) {
+  return groups[group].block_tokens / state::HashBlockTokens(groups);
+}
 
 }  // namespace
 
@@ -18,10 +20,11 @@ Status Reservations::Check(const Session& session, const wire::ReserveView& rese
     return Fail(Code::kRefused, "the session is not registered for this shard", reserve.header.shard,
                 session.registration->shard);
   }
-  if (reserve.header.group != 0) {
+  const std::vector<state::GroupShape>& groups = session.registration->groups;
+  if (reserve.header.group >= groups.size()) {
     return Fail(Code::kInvalid, "the instance has no such cache group", reserve.header.group);
   }
-  const std::uint32_t slot_bytes = SlotBytes(session.registration->groups.front());
+  const std::uint32_t slot_bytes = SlotBytes(groups[reserve.header.group]);
   if (reserve.header.slot_bytes != slot_bytes) {
     return Fail(Code::kInvalid, "slot_bytes differs from what was registered", reserve.header.slot_bytes, slot_bytes);
   }
@@ -29,7 +32,8 @@ Status Reservations::Check(const Session& session, const wire::ReserveView& rese
     return Fail(Code::kInvalid, "too few or too many blocks in one reserve", reserve.hashes.size(),
                 wire::kMaxBlocksPerReserve);
   }
-  if (reserve.header.first_depth > kMaxDepth) {
+  const std::uint64_t end = std::uint64_t{reserve.header.first_depth} + reserve.hashes.size();
+  if (end * RatioOf(groups, reserve.header.group) > state::kMaxPosition) {
     return Fail(Code::kInvalid, "the depth is out of range", reserve.header.first_depth);
   }
   if (session.reservations >= limits_.reservations_per_session) {
@@ -91,17 +95,20 @@ wire::ReserveEntry Reservations::ReserveBlock(Reserve& reserve, Block& block, st
     reserve.stopped = true;  // also when a namespace is formed between two steps
     return entry;
   }
-  Admissions& admissions =
-      admissions_.try_emplace(instance.id, instance.shard_count, limits_.admissions_remembered).first->second;
-  const std::optional<bool> decided = admissions.Ask(block.hash, header.shard);
+  Admissions& admissions = admissions_
+                               .try_emplace(instance.id, instance.space->contract.group_count() * instance.shard_count,
+                                            limits_.admissions_remembered)
+                               .first->second;
+  const std::uint32_t component = instance.space->ComponentOf(header.group, header.shard);
+  const std::optional<bool> decided = admissions.Ask(block.hash, component);
   const bool over_budget =
       session.reserved_bytes > 0 &&
       session.reserved_bytes + pool::Pool::SlotBytes(header.slot_bytes) > limits_.reserved_bytes_per_session();
   cache::ReserveOutcome outcome;
   if (!reserve.stopped && !over_budget && decided.value_or(true)) {
-    outcome = cache_.Reserve(instance.space->row, block.hash, header.shard, now_ns);
+    outcome = cache_.Reserve(instance.space->row, block.hash, component, now_ns);
   }
-  if (!decided) admissions.Decide(block.hash, header.shard, outcome.status != cache::ReserveStatus::kNotNow);
+  if (!decided) admissions.Decide(block.hash, component, outcome.status != cache::ReserveStatus::kNotNow);
   switch (outcome.status) {
     case cache::ReserveStatus::kHaveIt:
       ++counters_.blocks_already_here;
@@ -159,16 +166,17 @@ wire::CommitOutcome Reservations::CommitBlock(Reservation& reservation, const wi
   Block& block = reservation.blocks[entry.index];
   if (block.slot.is_none() || block.generation != entry.generation) return wire::CommitOutcome::kLost;
   const wire::ReserveHeader& header = reservation.header;
+  const Namespace& space = *reservation.session->instance->space;
   cache::CommitRequest request;
-  request.row = reservation.session->instance->space->row;
+  request.row = space.row;
   request.hash = block.hash;
-  request.depth = header.first_depth + entry.index;
+  request.depth = space.contract.KeyPosition(header.group, header.first_depth + entry.index);
   if (entry.index > 0) {
     request.parent = reservation.blocks[entry.index - 1].hash;
   } else if (header.first_depth > 0) {
     request.parent = header.parent;
   }
-  request.component = header.shard;
+  request.component = space.ComponentOf(header.group, header.shard);
   request.slot = block.slot;
   request.generation = block.generation;
   request.checksum = entry.slot_checksum;

@@ -8,16 +8,18 @@
 //       (or move them into a lease) before it goes. Threads: one. Blocks: no.
 // Units: hash blocks behind the query's prefix. Of a selected read: the selected blocks, in the order of its views.
 // Errors: none; a budget that is used up ends the walk like an absent block, and over_budget() says so.
-// Invariant: found() blocks are the first ones, and each has its ref.
+// Invariant: found() blocks are the first ones, and each that is needed has its ref.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "orbitkv/base/result.h"
 #include "orbitkv/cache/block_cache.h"
+#include "orbitkv/service/group_scan.h"
 #include "orbitkv/service/limits.h"
 #include "orbitkv/service/registry.h"
 #include "orbitkv/wire/query.h"
@@ -29,9 +31,9 @@ class FoundPins {
  public:
   FoundPins(const Limits& limits, cache::BlockCache& cache) : limits_(limits), cache_(cache) {}
 
-  // False when a budget is used up or the block is no longer served.
-  bool Take(Session& session, cache::BlockRef ref);
-  // Empties refs.
+  // False when a budget is used up or one of the groups is not complete (any more).
+  bool Take(Session& session, const cache::BlockUse& use);
+  // Empties refs; those that are none hold nothing.
   void Give(Session& session, std::vector<cache::BlockRef>& refs);
   // The same pins count against another session of the same instance from now on.
   void Move(Session& from, Session& to, std::span<const cache::BlockRef> refs);
@@ -42,6 +44,9 @@ class FoundPins {
   const Limits& limits_;
   cache::BlockCache& cache_;
 };
+
+// What a pinned block takes of a budget: all that hangs on it.
+std::uint64_t HeldBytes(const Namespace& space, const cache::BlockCache& cache, cache::BlockRef ref);
 
 class Scan {
  public:
@@ -59,6 +64,7 @@ class Scan {
 
   const Namespace& space() const { return *space_; }
   std::span<const state::BlockHash> hashes() const { return hashes_; }
+  std::uint32_t prefix_blocks() const { return prefix_blocks_; }
   // Blocks of the prompt before the block of hashes()[index].
   std::uint32_t DepthOf(std::uint32_t index) const {
     return prefix_blocks_ + (positions_.empty() ? index : positions_[index]);
@@ -72,6 +78,7 @@ class Scan {
   // Every boundary that may be taken, ascending; empty: every one up to found().
   std::vector<std::uint32_t> Boundaries() const;
 
+  // One per found block; none where no boundary needs it.
   std::vector<cache::BlockRef>& refs() { return refs_; }
   // The hashes of what was found; the scan is spent.
   std::vector<state::BlockHash> TakeFoundHashes();
@@ -80,6 +87,7 @@ class Scan {
   const Namespace* space_;
   wire::QueryMode mode_;
   bool pins_ = true;
+  std::optional<GroupScan> groups_;  // of a space whose groups have rules of their own
   std::uint32_t over_budget_ = 0;
   std::uint32_t prefix_blocks_ = 0;
   std::uint32_t looked_at_ = 0;

@@ -66,13 +66,30 @@ struct Service::Parts {
     grants.EndSession(session);
     reservations.EndSession(session);
   }
-  // Why a block of this worker can never be in the pool, or empty.
-  std::string Misfit(const Registration& registration) const {
-    if (registration.role == Role::kScheduler || registration.groups.size() != 1) return {};
-    const std::uint32_t slot_bytes = SlotBytes(registration.groups.front());
-    if (slot_bytes == 0 || cache.pool().SlabUnits(pool::Pool::SlotBytes(slot_bytes)) > 0) return {};
-    return fmt::format("a block takes {} bytes, too many for a pool of {}: start the Manager with a larger pool",
-                       slot_bytes, limits.pool_bytes);
+  static void Describe(const state::RecoveryContract& contract, std::vector<cache::ComponentSpec>& components,
+                       std::vector<cache::GroupSpec>& groups) {
+    for (std::uint32_t group = 0; group < contract.group_count(); ++group) {
+      groups.push_back({.ratio = contract.ratio(group), .dense = contract.IsDense(group)});
+      for (std::uint32_t shard = 0; shard < contract.shard_count(); ++shard) {
+        components.push_back({.group = group, .shard = shard, .slot_bytes = contract.rule(group).block_bytes});
+      }
+    }
+  }
+  // Why blocks of this worker can never be in the pool. A contract that does not compile is the registry's matter.
+  Status CheckFit(const Registration& registration) const {
+    if (registration.role == Role::kScheduler) return {};
+    const auto contract = ContractOf(registration.groups, registration.shard_count);
+    if (!contract) return {};
+    std::vector<cache::ComponentSpec> components;
+    std::vector<cache::GroupSpec> groups;
+    Describe(*contract, components, groups);
+    return cache.CheckNamespace(components, groups);
+  }
+  void Add(const Namespace& space) {
+    std::vector<cache::ComponentSpec> components;
+    std::vector<cache::GroupSpec> groups;
+    Describe(space.contract, components, groups);
+    ORBITKV_CHECK(cache.AddNamespace(space.row, components, groups).has_value());
   }
   void Forget(std::optional<InstanceId> instance) {
     if (!instance) return;
@@ -132,19 +149,13 @@ RegisterOutcome Service::Register(SessionId session, const Registration& registr
   }
   const Namespace* formed = nullptr;
   RegisterOutcome outcome;
-  if (std::string misfit = parts_->Misfit(registration); !misfit.empty()) {
-    outcome = RegisterOutcome{.refused = Code::kInvalid, .text = std::move(misfit)};
+  if (const Status fits = parts_->CheckFit(registration); !fits) {
+    outcome = RegisterOutcome{.refused = fits.error().code, .text = ToString(fits.error())};
   } else {
     outcome = parts_->registry.Register(*found, registration, formed);
   }
   ++(outcome.refused ? parts_->counters.registrations_refused : parts_->counters.registrations);
-  if (formed != nullptr) {
-    std::vector<cache::ComponentSpec> components;
-    for (std::uint32_t shard = 0; shard < formed->shard_count; ++shard) {
-      components.push_back({.group = 0, .shard = shard, .slot_bytes = formed->slot_bytes});
-    }
-    ORBITKV_CHECK(parts_->cache.AddNamespace(formed->row, components).has_value());
-  }
+  if (formed != nullptr) parts_->Add(*formed);
   return outcome;
 }
 

@@ -236,7 +236,7 @@ void Operations::LoadDone(std::uint64_t id, LoadResult result, std::uint64_t che
     Operation& operation = kept->second;
     --operation.outstanding;
     if (operation.phase != Phase::kIssuing && operation.phase != Phase::kLoading) continue;
-    if (ref && leases_.pins().Take(*operation.session, *ref)) operation.early.push_back(*ref);
+    if (ref && leases_.pins().Take(*operation.session, cache::BlockUse{*ref, 1})) operation.early.push_back(*ref);
     if (operation.phase == Phase::kLoading && operation.outstanding == 0) Finish(operation);
   }
 }

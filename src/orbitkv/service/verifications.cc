@@ -5,10 +5,10 @@
 namespace orbitkv::service {
 
 void Verifications::Report(SessionId by, const Namespace& space, const state::BlockHash& hash, cache::BlockRef ref,
-                           std::uint32_t shard) {
-  const std::uint32_t component = shard;  // one group
+                           std::uint32_t group, std::uint32_t shard) {
+  const std::uint32_t component = space.ComponentOf(group, shard);
   if (by_component_.contains({ref, component})) return;
-  if (open_.size() >= limits_.verifications || !Hold(ref)) {
+  if (open_.size() >= limits_.verifications || !Hold({ref, 1U << group})) {
     // Not there any more is as good as dropped.
     static_cast<void>(cache_.Drop(ref, component, cache::DropReason::kWithdrawn));
     return;
@@ -24,9 +24,10 @@ void Verifications::Report(SessionId by, const Namespace& space, const state::Bl
   request.id = next_id_++;
   request.namespace_digest = space.digest;
   request.hash = hash;
+  request.group = group;
   request.shard = shard;
-  request.page_count = space.group.page_count;
-  request.page_bytes = space.group.page_bytes;
+  request.page_count = space.groups[group].page_count;
+  request.page_bytes = space.groups[group].page_bytes;
   request.offset = slot->offset;
   request.generation = slot->generation;
   request.slot_checksum = slot->checksum;
@@ -53,15 +54,15 @@ std::optional<SessionId> Verifications::Done(std::uint64_t request_id, bool equa
   return equal ? std::optional(done.by) : std::nullopt;
 }
 
-// A block with a suspect component cannot be pinned again, so all requests of one block share one pin.
-bool Verifications::Hold(cache::BlockRef ref) {
-  const auto held = held_.find(ref);
+// A group with a suspect component cannot be pinned again, so all requests of one block share one pin.
+bool Verifications::Hold(const cache::BlockUse& use) {
+  const auto held = held_.find(use.ref);
   if (held != held_.end()) {
     ++held->second;
     return true;
   }
-  if (!cache_.PinGranted(ref)) return false;
-  held_.emplace(ref, 1);
+  if (!cache_.PinGranted(use)) return false;
+  held_.emplace(use.ref, 1);
   return true;
 }
 

@@ -26,7 +26,7 @@ class Verifications {
       : limits_(limits), cache_(cache), counters_(counters) {}
 
   void Report(SessionId by, const Namespace& space, const state::BlockHash& hash, cache::BlockRef ref,
-              std::uint32_t shard);
+              std::uint32_t group, std::uint32_t shard);
   std::vector<VerifyRequest> Take() { return std::exchange(untaken_, {}); }
   // The session whose report was wrong, when it was.
   std::optional<SessionId> Done(std::uint64_t request_id, bool equal);
@@ -39,7 +39,7 @@ class Verifications {
     std::uint32_t component = 0;
   };
 
-  bool Hold(cache::BlockRef ref);
+  bool Hold(const cache::BlockUse& use);
   void LetGo(cache::BlockRef ref);
 
   const Limits& limits_;

@@ -178,7 +178,7 @@ Status RecoveryContract::CheckBundle(const StateBundle& given) const {
 }
 
 BoundaryScan::BoundaryScan(const RecoveryContract& contract, std::uint32_t prefix)
-    : contract_(contract),
+    : contract_(&contract),
       position_(prefix),
       to_boundary_(contract.alignment_blocks_ - prefix % contract.alignment_blocks_) {
   ORBITKV_CHECK(prefix <= kMaxPosition);
@@ -194,24 +194,24 @@ bool BoundaryScan::Step(std::uint32_t present) {
     return false;
   }
   ++position_;
-  const std::uint32_t count = contract_.group_count();
+  const std::uint32_t count = contract_->group_count();
   for (std::uint32_t group = 0; group < count; ++group) {
     Run& run = runs_[group];
     if (--run.to_end > 0) continue;
-    run.to_end = contract_.groups_[group].ratio;
+    run.to_end = contract_->groups_[group].ratio;
     if (((present >> group) & 1U) != 0) {
       ++run.blocks;
     } else {
       run.blocks = 0;
-      if (contract_.IsDense(group)) exhausted_ = true;
+      if (contract_->IsDense(group)) exhausted_ = true;
     }
   }
   if (--to_boundary_ > 0) return false;
-  to_boundary_ = contract_.alignment_blocks_;
+  to_boundary_ = contract_->alignment_blocks_;
   if (exhausted_) return false;
   for (std::uint32_t group = 0; group < count; ++group) {
-    const std::uint32_t beyond = position_ / contract_.groups_[group].ratio - runs_[group].in_prefix;
-    if (runs_[group].blocks < std::min(contract_.Trailing(group, position_), beyond)) return false;
+    const std::uint32_t beyond = position_ / contract_->groups_[group].ratio - runs_[group].in_prefix;
+    if (runs_[group].blocks < std::min(contract_->Trailing(group, position_), beyond)) return false;
   }
   return true;
 }

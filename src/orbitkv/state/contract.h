@@ -166,7 +166,7 @@ class BoundaryScan {
     std::uint32_t in_prefix = 0;  // whole blocks that the engine has
   };
 
-  const RecoveryContract& contract_;
+  const RecoveryContract* contract_;
   std::array<Run, kMaxGroups> runs_{};
   std::uint32_t position_;
   std::uint32_t to_boundary_;

@@ -42,10 +42,10 @@ inline constexpr std::uint32_t kMaxRanks = 1024;
 
 // ---- PublishReserve -------------------------------------------------------------------------------------------------
 struct ReserveHeader {
-  state::BlockHash parent;  // the block before the first one; ignored at depth 0
+  state::BlockHash parent;  // the group's block before the first one; ignored at depth 0
   std::uint32_t group;
   std::uint32_t shard;
-  std::uint32_t first_depth;    // blocks before the first one
+  std::uint32_t first_depth;    // blocks of the group before the first one
   std::uint32_t prompt_tokens;  // of the request, for the eviction policy
   std::uint32_t answer_tokens;
   std::uint32_t slot_bytes;  // pages and checksum list of one block

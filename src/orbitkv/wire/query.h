@@ -50,18 +50,19 @@ struct QueryHeader {
   std::uint32_t attempt = 0;  // counts look-ups of one request that are one logical look-up each
   QueryMode mode = QueryMode::kLeasedRead;
   std::uint16_t flags = 0;          // none is known
-  std::uint32_t group = 0;          // cache group, or kAllGroups
+  std::uint32_t group = 0;          // kAllGroups; 0 where the instance has one group
   std::uint32_t prefix_blocks = 0;  // blocks that the engine has already; demand is relative to them
   std::uint32_t hash_count = 0;     // of the blocks behind the prefix, in prefix order
   std::uint32_t view_count = 0;     // kSelected
 };
 static_assert(sizeof(QueryHeader) == 64);
 
-// A run of blocks of one group, as indices of the query's hashes.
+// A run of blocks of one group. With several groups, or rules of their own, the views are all that the boundary behind
+// the last hash demands, one per group.
 struct HashView {
   std::uint32_t group = 0;
-  std::uint32_t first = 0;
-  std::uint32_t count = 0;
+  std::uint32_t first = 0;  // index of the hash that names the first block
+  std::uint32_t count = 0;  // blocks
   std::uint32_t reserved = 0;
 };
 static_assert(sizeof(HashView) == 16);
