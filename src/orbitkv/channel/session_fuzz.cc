@@ -66,7 +66,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       if ((op & 2U) != 0) d.session_epoch = 5;
       if ((op & 4U) != 0) d.generation = generation;
       if ((op & 8U) != 0) d.deadline_ns = 5000;
-      if ((op & 16U) != 0) d.op = static_cast<std::uint16_t>(1 + d.op % 9);
+      if ((op & 16U) != 0) d.op = static_cast<std::uint16_t>(1 + d.op % 12);
       std::memcpy(memory.data() + geometry.request_ring_offset() + std::size_t{head % 32} * sizeof d, &d, sizeof d);
       header.request_head = ++head;
       generation += 2;
