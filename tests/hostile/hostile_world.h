@@ -56,7 +56,6 @@ class HostileWorld : public integration::ManagerWorld {
   std::unique_ptr<testing::RawClient> neighbour_;
   std::vector<std::unique_ptr<Attacker>> attackers_;
   Books before_;
-  std::size_t rss_slack_bytes_ = std::size_t{16} << 20U;
 
  private:
   std::uint32_t next_ = 1;
