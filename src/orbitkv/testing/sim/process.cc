@@ -86,7 +86,6 @@ void Process::Connect() {
                                           .token = old.token,
                                           .life = old.life});
   }
-  old_.clear();
   Register(*life_->control, life_->number);
 }
 
@@ -111,7 +110,10 @@ void Process::Receive(std::uint64_t life, const Reply& reply) {
       break;
     case Reply::Kind::kRefused: MarkLost(); break;
     case Reply::Kind::kClosed: MarkLost(); break;
-    case Reply::Kind::kDone: break;
+    case Reply::Kind::kDone:
+      // Replies come in the order of the reports; what is not acknowledged is reported again.
+      if (life_->control->id == reply.session && !old_.empty()) old_.erase(old_.begin());
+      break;
   }
 }
 
@@ -135,7 +137,7 @@ void Process::TendLink() {
   if (life_ == nullptr) {
     // At the end only who has something to report connects again.
     if (!world_.settling() || !old_.empty()) Connect();
-    if (world_.manager() == nullptr) std::erase_if(old_, [](const OldSession&) { return true; });
+    if (world_.manager() == nullptr) old_.clear();
     return;
   }
   // The old memory is let go when the last copy has ended, and only then a new Manager is asked.
