@@ -25,6 +25,7 @@ Result<QueryOutcome> Operations::Start(Session& session, const wire::QueryView& 
   ++counters_.queries;
   counters_.query_blocks += query.hashes.size();
   if (session.instance->space == nullptr) {
+    session.last_operation = std::max(session.last_operation, ticket.operation);  // this was its answer
     return QueryOutcome{.miss_reason = static_cast<std::uint32_t>(wire::MissReason::kNoNamespace)};
   }
   const RequestKey request{session.instance->id, query.header.request_key_hi, query.header.request_key_lo};

@@ -367,6 +367,15 @@ TEST_F(TicketTest, ANewerPreparationReplacesTheConsumersAndOneThatIsOverSaysSo) 
   ExpectQuiet();
 }
 
+TEST_F(TicketTest, AnAnswerWithoutANamespaceIsTheOperationsOnlyOne) {
+  const SessionId early = world_.Join(world_.Worker("early", 0, 2));
+  const auto chain = Chain(1, 2);
+  const auto outcome = Submit(early, 1, 1, chain);
+  ASSERT_TRUE(outcome.has_value());
+  EXPECT_EQ(outcome->miss_reason, static_cast<std::uint32_t>(wire::MissReason::kNoNamespace));
+  EXPECT_EQ(CodeOf(Submit(early, 1, 1, chain)), Code::kStale);
+}
+
 TEST_F(TicketTest, PollingWhatIsUnknownStartsNothing) {
   EXPECT_EQ(State(1), TicketState::kUnknown);
   EXPECT_EQ(State(~0ULL, 7), TicketState::kUnknown);
