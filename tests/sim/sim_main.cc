@@ -38,6 +38,8 @@ void PrintCoverage(const orbitkv::sim::Coverage& all) {
       "{}, over budget {}\n",
       all.steps, all.stored, all.already_there, all.not_now, all.evictions, all.grants, all.restored, all.late_grants,
       all.revoked, all.over_budget);
+  fmt::print("tickets {}, loads {}, bad loads {}, too late {}, claims {}\n", all.loading, all.loads_ok, all.loads_bad,
+             all.too_late, all.claims);
   fmt::print(
       "process crashes {}, Manager crashes {}, lost connections {}, damaged slots {}, mismatches {}, false alarms {}, "
       "dropped {}, given up {}, late answers {}\n",

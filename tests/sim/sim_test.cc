@@ -45,6 +45,11 @@ TEST(SimulationTest, ASweepGoesEverywhere) {
   EXPECT_GT(all.manager_crashes, 0U);
   EXPECT_GT(all.disconnects, 0U);
   EXPECT_GT(all.damages, 0U);
+  EXPECT_GT(all.loading, 0U);
+  EXPECT_GT(all.loads_ok, 0U);
+  EXPECT_GT(all.loads_bad, 0U);
+  EXPECT_GT(all.claims, 0U);
+  EXPECT_GT(all.too_late, 0U);
 }
 
 }  // namespace

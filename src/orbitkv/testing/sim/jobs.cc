@@ -11,7 +11,6 @@
 namespace orbitkv::sim {
 namespace {
 
-constexpr std::uint64_t kQueryNs = 50 * kMs;
 constexpr std::uint64_t kCallNs = 200 * kMs;
 constexpr std::uint64_t kLoadNs = 2000 * kMs;
 
@@ -56,6 +55,26 @@ Call::State Call::Look(World& world, ClientEnd& end) {
   id_.reset();
   ++world.coverage().given_up;
   return State::kOver;
+}
+
+Result<std::vector<wire::PlanEntry>> ReadPlan(std::span<const std::byte> payload, std::uint16_t abi) {
+  std::vector<wire::PlanEntry> entries;
+  if (abi > 1) {
+    ORBITKV_ASSIGN_OR_RETURN(const auto plan, wire::DecodePlan(payload));
+    entries.assign(plan.begin(), plan.end());
+    return entries;
+  }
+  ORBITKV_ASSIGN_OR_RETURN(const auto plan, wire::DecodePlanV1(payload));
+  for (const wire::PlanEntryV1& entry : plan) {
+    entries.push_back({.offset = entry.offset,
+                       .generation = entry.generation,
+                       .slot_checksum = entry.slot_checksum,
+                       .slot_bytes = entry.slot_bytes,
+                       .slab = entry.slab,
+                       .group = 0,
+                       .block = static_cast<std::uint32_t>(entries.size())});
+  }
+  return entries;
 }
 
 bool PingJob::Advance() {
@@ -190,94 +209,6 @@ void PublishJob::Abort() {
   (void)life_->publish->rings->PostNeverLost(wire::Command::kPublishAbort, reservation_, 0, {});
 }
 
-// ---- look up and decide ---------------------------------------------------------------------------------------------
-
-bool QueryJob::Advance() {
-  if (life_->lost) return true;
-  switch (stage_) {
-    case Stage::kStart: return Ask();
-    case Stage::kAsking: return TakeFound();
-    case Stage::kFound: return Decide();
-    case Stage::kBeginning: return TakeBegun();
-  }
-  return true;
-}
-
-bool QueryJob::Ask() {
-  hashes_ = world().AnyChain(process_.engine());
-  const auto args = wire::EncodeQuery({.request_key_hi = process_.engine(),
-                                       .request_key_lo = request_,
-                                       .attempt = 0,
-                                       .group = 0,
-                                       .prefix_blocks = 0,
-                                       .hash_count = 0},
-                                      hashes_);
-  if (call_.Post(world(), *life_->control,
-                 {.command = wire::Command::kQuerySubmit, .args = args, .deadline_ns = now() + kQueryNs})) {
-    stage_ = Stage::kAsking;
-  }
-  return false;
-}
-
-bool QueryJob::TakeFound() {
-  const Call::State state = call_.Look(world(), *life_->control);
-  if (state == Call::State::kWaiting) return false;
-  if (state == Call::State::kOver || !call_.answer().ok()) return true;
-  lease_ = call_.answer().scalar0;
-  found_ = static_cast<std::uint32_t>(call_.answer().scalar1);
-  if (lease_ == 0 || found_ == 0 || found_ > hashes_.size()) return true;
-  stage_ = Stage::kFound;
-  return false;
-}
-
-bool QueryJob::Decide() {
-  const std::uint64_t what = world().prng().Below(32);
-  if (world().settling() || what == 0) {  // the request was withdrawn
-    (void)life_->control->rings->PostNeverLost(wire::Command::kRelease,
-                                               static_cast<std::uint64_t>(wire::ReleaseKind::kLease), lease_, {});
-    return true;
-  }
-  if (what == 1) return true;  // forgotten: the lease ends by itself
-  if (what < 4) {
-    stage_ = Stage::kStart;  // asked again
-    return false;
-  }
-  return what < 12 ? Begin() : false;
-}
-
-// The grant travels to the ranks with the engine's own messages, before the Manager has answered.
-bool QueryJob::Begin() {
-  EngineState& engine = world().engine(process_.engine());
-  const auto boundary =
-      static_cast<std::uint32_t>(world().prng().Below(4) == 0 ? 1 + world().prng().Below(found_) : found_);
-  std::vector<std::uint32_t> ranks;
-  for (std::uint32_t rank = 0; rank < engine.shape.world; ++rank) ranks.push_back(rank);
-  const std::uint64_t grant = engine.next_grant;
-  const auto args = wire::EncodeBegin(boundary, ranks);
-  if (!call_.Post(world(), *life_->control,
-                  {.command = wire::Command::kRestoreBegin,
-                   .scalar0 = lease_,
-                   .scalar1 = grant,
-                   .args = args,
-                   .deadline_ns = now() + kCallNs})) {
-    return false;
-  }
-  grant_ = engine.next_grant++;
-  process_.Begun(life_->number, grant);
-  Order order;
-  order.restore = true;
-  order.life = life_->number;
-  order.grant = grant;
-  order.hashes.assign(hashes_.begin(), hashes_.begin() + boundary);
-  for (std::uint32_t other = 0; other < engine.shape.processes(); ++other) {
-    if (engine.shape.IsWorker(other)) engine.mail[other].push_back(order);
-  }
-  stage_ = Stage::kBeginning;
-  return false;
-}
-
-bool QueryJob::TakeBegun() { return call_.Look(world(), *life_->control) != Call::State::kWaiting; }
-
 // ---- restore --------------------------------------------------------------------------------------------------------
 
 RestoreJob::RestoreJob(Process& process, std::shared_ptr<ClientLife> life, Order order)
@@ -316,12 +247,12 @@ bool RestoreJob::TakePlan(const channel::Answer& answer) {
     return false;
   }
   if (answer.status != wire::AnswerStatus::kOk) return End(wire::EndResult::kFailed, {});
-  const auto plan = wire::DecodePlan(answer.payload.bytes());
+  const auto plan = ReadPlan(answer.payload.bytes(), process_.shape().abi);
   if (!plan || plan->size() != order_.hashes.size()) {
     world().history().Violation("a client cannot read its plan", {{"grant", order_.grant}});
     return true;
   }
-  plan_.assign(plan->begin(), plan->end());
+  plan_ = *plan;
   return false;
 }
 

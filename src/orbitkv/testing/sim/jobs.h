@@ -33,6 +33,9 @@ class Call {
   channel::Answer answer_;
 };
 
+// A plan as the session's version of the ABI has it.
+Result<std::vector<wire::PlanEntry>> ReadPlan(std::span<const std::byte> payload, std::uint16_t abi);
+
 class PingJob final : public Job {
  public:
   using Job::Job;
@@ -72,6 +75,7 @@ class PublishJob final : public Job {
   bool partial_ = false;  // not all slots are committed
 };
 
+// A look-up, sometimes as an operation that may load, and what the scheduler makes of its answer.
 class QueryJob final : public Job {
  public:
   QueryJob(Process& process, std::shared_ptr<ClientLife> life, std::uint64_t request)
@@ -79,10 +83,17 @@ class QueryJob final : public Job {
   bool Advance() override;
 
  private:
-  enum class Stage : std::uint8_t { kStart, kAsking, kFound, kBeginning };
+  enum class Stage : std::uint8_t { kStart, kAsking, kLoading, kPolling, kClaiming, kCancelling, kFound, kBeginning };
 
   bool Ask();
+  void ChooseDemand();
+  bool Submit();
   bool TakeFound();
+  bool Load();
+  bool TakePolled();
+  bool Claim();
+  bool TakeCancelled();
+  bool Found(std::uint64_t lease, std::uint64_t found);
   bool Decide();
   bool Begin();
   bool TakeBegun();
@@ -90,7 +101,12 @@ class QueryJob final : public Job {
   const std::uint64_t request_;
   Stage stage_ = Stage::kStart;
   Call call_;
-  std::vector<state::BlockHash> hashes_;
+  wire::QueryHeader header_;
+  std::vector<state::BlockHash> behind_;  // the prefix
+  std::vector<wire::HashView> views_;
+  std::vector<state::BlockHash> hashes_;  // demanded
+  std::uint64_t operation_ = 0;
+  std::uint32_t revision_ = 0;
   std::uint64_t lease_ = 0;
   std::uint32_t found_ = 0;
   std::uint64_t grant_ = 0;

@@ -21,8 +21,9 @@ T Must(Result<T> result) {
 
 }  // namespace
 
-ManagerLife::ManagerLife(const Shape& shape, std::uint64_t number, Oracle& oracle, History& history)
+ManagerLife::ManagerLife(const Shape& shape, std::uint64_t number, const Store& store, Oracle& oracle, History& history)
     : shape_(shape),
+      store_(store),
       number_(number),
       oracle_(oracle),
       history_(history),
@@ -37,14 +38,18 @@ ManagerLife::ManagerLife(const Shape& shape, std::uint64_t number, Oracle& oracl
   config.max_revokes = 4;
   cache_ = Must(cache::BlockCache::Create(config, *pool_));
   service_ = std::make_unique<service::Service>(shape.limits, *cache_);
+  if (!shape.backed) return;
+  store.ForEach([this](const Saved& saved) { source_.Put(saved.key, saved.record, saved.bytes); });
+  service_->SetSource(&source_);
 }
 
 ManagerLife::~ManagerLife() = default;
 
-const channel::ServerSession& ManagerLife::Connect(service::Purpose purpose, std::uint64_t token) {
+const channel::ServerSession& ManagerLife::Connect(service::Purpose purpose, std::uint64_t token, std::uint16_t abi) {
   channel::ServerSessionOptions options;
   options.session = SessionId(next_session_++);
   options.client_token = token;
+  options.abi = abi;
   options.purpose = purpose == service::Purpose::kPublish ? wire::Purpose::kPublish : wire::Purpose::kControl;
   options.geometry = shape_.geometry;
   opening_.push_back({Must(channel::ServerSession::Create(options)), purpose});
@@ -88,7 +93,7 @@ void ManagerLife::Opened(const Frame& frame, std::uint64_t) {
     replies_.push_back({.kind = Reply::Kind::kClosed, .session = frame.session});
     return;
   }
-  oracle_.Opened(frame.session);
+  oracle_.Opened(frame.session, opening.channel->abi());
   sessions_.push_back(std::make_unique<Session>(std::move(opening.channel), *service_));
 }
 
@@ -212,6 +217,32 @@ bool ManagerLife::stepping() const {
 void ManagerLife::TickIfDue(std::uint64_t now_ns) {
   const auto deadline = service_->NextDeadline();
   if (deadline && *deadline <= now_ns) service_->Tick(now_ns);
+}
+
+void ManagerLife::Work(std::uint64_t now_ns) {
+  const WorkBefore before = oracle_.BeforeWork();
+  service_->Work(now_ns);
+  oracle_.AfterWork(before);
+  for (const service::LoadRequest& request : service_->TakeLoads()) {
+    const Saved* saved = store_.Find(request.key);
+    history_.Note("manager: loads", {{"load", request.id}, {"generation", request.generation}});
+    oracle_.Loading(request, saved);
+    source_.Submit(request, now_ns);
+  }
+  static_cast<void>(service_->TakeCompleted());
+}
+
+void ManagerLife::Read(std::uint64_t now_ns) {
+  for (const testing::RamSource::Done& done : source_.Step(now_ns, memory_->bytes())) loaded_.push_back(done);
+}
+
+void ManagerLife::TakeLoaded(std::uint64_t now_ns) {
+  if (loaded_.empty()) return;
+  const testing::RamSource::Done done = loaded_.front();
+  loaded_.pop_front();
+  history_.Note("manager: loaded", {{"load", done.id}, {"result", static_cast<std::uint64_t>(done.result)}});
+  service_->LoadDone(done.id, done.result, done.checksum, now_ns);
+  oracle_.Loaded(done.id, done.result, done.checksum);
 }
 
 void ManagerLife::Verify(std::uint64_t now_ns) {

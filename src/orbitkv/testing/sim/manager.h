@@ -20,9 +20,11 @@
 #include "orbitkv/manager/commands.h"
 #include "orbitkv/pool/pool.h"
 #include "orbitkv/service/service.h"
+#include "orbitkv/testing/ram_source.h"
 #include "orbitkv/testing/sim/history.h"
 #include "orbitkv/testing/sim/memory.h"
 #include "orbitkv/testing/sim/shape.h"
+#include "orbitkv/testing/sim/store.h"
 
 namespace orbitkv::sim {
 
@@ -59,7 +61,8 @@ struct SimRequest {
 
 class ManagerLife {
  public:
-  ManagerLife(const Shape& shape, std::uint64_t number, Oracle& oracle, History& history);
+  // store: what earlier lives have saved; this one loads from it.
+  ManagerLife(const Shape& shape, std::uint64_t number, const Store& store, Oracle& oracle, History& history);
   ~ManagerLife();
   ManagerLife(const ManagerLife&) = delete;
   ManagerLife& operator=(const ManagerLife&) = delete;
@@ -72,7 +75,7 @@ class ManagerLife {
 
   // ---- the bootstrap thread ----
   // A new session; the caller maps its memory.
-  const channel::ServerSession& Connect(service::Purpose purpose, std::uint64_t token);
+  const channel::ServerSession& Connect(service::Purpose purpose, std::uint64_t token, std::uint16_t abi);
   void Post(Frame frame) { events_.push_back(std::move(frame)); }
   std::vector<Reply> TakeReplies() { return std::exchange(replies_, {}); }
 
@@ -85,6 +88,17 @@ class ManagerLife {
   void TickIfDue(std::uint64_t now_ns);
   bool stepping() const;
 
+  // ---- loading ----
+  testing::RamSource& source() { return source_; }
+  const Store& store() const { return store_; }
+  bool loading() const { return service_->HasWork() || source_.reads() > 0 || !loaded_.empty(); }
+  // A share of the work behind tickets; hands reads to the source.
+  void Work(std::uint64_t now_ns);
+  // The source does what is due.
+  void Read(std::uint64_t now_ns);
+  // The dispatcher hears of one read that has ended.
+  void TakeLoaded(std::uint64_t now_ns);
+
   // ---- the verifier ----
   bool has_verifications() const { return !verifying_.empty(); }
   void Verify(std::uint64_t now_ns);
@@ -92,7 +106,7 @@ class ManagerLife {
  private:
   struct Session {
     Session(std::unique_ptr<channel::ServerSession> opened, service::Service& service)
-        : id(opened->id()), channel(std::move(opened)), runner(service, id) {}
+        : id(opened->id()), channel(std::move(opened)), runner(service, id, channel->abi()) {}
     const SessionId id;
     std::unique_ptr<channel::ServerSession> channel;
     manager::CommandRunner runner;
@@ -114,12 +128,15 @@ class ManagerLife {
   bool HoldsNothing(SessionId id) const;
 
   const Shape& shape_;
+  const Store& store_;
   const std::uint64_t number_;
   Oracle& oracle_;
   History& history_;
   std::shared_ptr<PoolMemory> memory_;
   std::vector<std::uint64_t> table_memory_;
   std::unique_ptr<wire::SpanTable> table_;
+  testing::RamSource source_;
+  std::deque<testing::RamSource::Done> loaded_;  // ended, not heard of yet
   std::unique_ptr<pool::Pool> pool_;
   std::unique_ptr<cache::BlockCache> cache_;
   std::unique_ptr<service::Service> service_;

@@ -19,17 +19,21 @@ void Oracle::StartLife(ManagerLife& life) {
   leases_.clear();
   grants_.clear();
   reservations_.clear();
-  newest_lease_ = 0;
+  loads_.clear();
+  leased_.clear();
+  tickets_.clear();
   doubts_ = 0;
 }
 
 // ---- sessions -------------------------------------------------------------------------------------------------------
 
-void Oracle::Opened(SessionId session) { sessions_[session] = {}; }
+void Oracle::Opened(SessionId session, std::uint16_t abi) { sessions_[session].abi = abi; }
 
 std::uint32_t Oracle::SpaceOf(const service::Registration& registration, const state::Digest& digest) {
-  const auto [found, added] = spaces_.emplace(digest, static_cast<std::uint32_t>(shards_of_space_.size()));
-  if (added) shards_of_space_.push_back(registration.shard_count);
+  const auto [found, added] = spaces_.emplace(digest, static_cast<std::uint32_t>(space_of_.size()));
+  if (added) space_of_.push_back({.digest = digest, .shards = registration.shard_count, .group = {}});
+  // A scheduler says nothing about groups; a space has blocks only after its workers were here.
+  if (!registration.groups.empty()) space_of_[found->second].group = registration.groups.front();
   return found->second;
 }
 
@@ -54,7 +58,13 @@ void Oracle::Registered(SessionId session, const service::Registration& registra
 
 void Oracle::Unregistered(SessionId session) {
   EndHeld(session);
-  sessions_.at(session) = {};
+  EndTickets(session);
+  sessions_.at(session).registration.reset();
+  sessions_.at(session).instance = InstanceId();
+}
+
+void Oracle::EndTickets(SessionId id) {
+  std::erase_if(tickets_, [id](const auto& ticket) { return ticket.first.first == id; });
 }
 
 void Oracle::Detached(SessionId id) {
@@ -66,6 +76,7 @@ void Oracle::Detached(SessionId id) {
 
 void Oracle::Ended(SessionId session) {
   EndHeld(session);
+  EndTickets(session);
   sessions_.erase(session);
 }
 
@@ -135,6 +146,9 @@ void Oracle::Answered(SessionId session, const SimRequest& request, const manage
   }
   switch (request.command) {
     case wire::Command::kQuerySubmit: QueryAnswered(session, request, answer, now_ns); break;
+    case wire::Command::kQueryPoll: PollAnswered(session, request, answer, now_ns); break;
+    case wire::Command::kQueryClaim: ClaimAnswered(session, request, answer, now_ns); break;
+    case wire::Command::kQueryCancel: CancelAnswered(session, request, answer); break;
     case wire::Command::kPublishReserve: ReserveAnswered(session, request, answer); break;
     case wire::Command::kPublishCommit: CommitAnswered(session, request, answer); break;
     case wire::Command::kPublishAbort: {
@@ -151,7 +165,7 @@ void Oracle::Answered(SessionId session, const SimRequest& request, const manage
 }
 
 bool Oracle::Present(std::uint32_t space, const state::BlockHash& hash) const {
-  for (std::uint32_t shard = 0; shard < shards_of_space_[space]; ++shard) {
+  for (std::uint32_t shard = 0; shard < space_of_[space].shards; ++shard) {
     if (!present_.contains({space, hash, shard})) return false;
   }
   return true;
@@ -225,12 +239,20 @@ void Oracle::CheckFigures() {
          {{"service", gauges.reservations}, {"model", reservations_.size()}});
   Expect(life_->stepping() ? gauges.reserved_slots >= slots : gauges.reserved_slots == slots,
          "reserved slots are miscounted", {{"service", gauges.reserved_slots}, {"model", slots}});
-  Expect(cache.reserved_slots == gauges.reserved_slots, "cache and service disagree about reserved slots");
+  Expect(gauges.loads == loads_.size(), "loads are miscounted", {{"service", gauges.loads}, {"model", loads_.size()}});
+  Expect(cache.reserved_slots == gauges.reserved_slots + gauges.loads,
+         "cache and service disagree about reserved slots");
   Expect(cache.granted_pins >= granted && cache.granted_pins <= granted + gauges.verifications,
          "granted pins are miscounted", {{"cache", cache.granted_pins}, {"model", granted}});
-  Expect(gauges.leases + gauges.running_queries > 0 || cache.found_pins == 0, "a found pin belongs to nobody");
-  Expect(gauges.leases + gauges.leases_remembered + gauges.running_queries <= shape_.limits.operations_total,
-         "more operations are open than the limit");
+  const std::uint64_t open = gauges.running_queries + gauges.tickets + gauges.warm_ups;
+  Expect(gauges.leases + open > 0 || cache.found_pins == 0, "a found pin belongs to nobody");
+  // A look-up that repeats a request has the place of the request's lease, and both are open while it runs.
+  const std::uint64_t most = shape_.limits.operations_total + gauges.running_queries + gauges.tickets;
+  Expect(gauges.leases + gauges.leases_remembered + open <= most, "more operations are open than the limit");
+  Expect(gauges.warm_ups <= shape_.limits.warm_ups, "more warm-ups wait than the limit");
+  constexpr std::uint64_t kLargestLoad = 8192;  // one block is always permitted
+  Expect(gauges.load_bytes <= std::max(shape_.limits.load_bytes(), kLargestLoad), "more bytes are read than permitted",
+         {{"bytes", gauges.load_bytes}});
   Expect(gauges.verifications <= shape_.limits.verifications, "more verifications are open than the limit");
   Expect(pool.used_bytes <= pool.slab_bytes && pool.slab_bytes <= shape_.pool.pool_bytes, "the pool is beyond its size",
          {{"used", pool.used_bytes}, {"slabs", pool.slab_bytes}});
@@ -262,6 +284,10 @@ void Oracle::CheckQuiet(bool gone) {
       {"reserved slots are left", gauges.reserved_slots},
       {"reserved bytes are left", gauges.reserved_bytes},
       {"verifications are left", gauges.verifications},
+      {"tickets are left", gauges.tickets},
+      {"warm-ups are left", gauges.warm_ups},
+      {"loads are left", gauges.loads},
+      {"permits are left", gauges.load_bytes},
       {"found pins are left", cache.found_pins},
       {"granted pins are left", cache.granted_pins},
       {"slots reserved in the cache are left", cache.reserved_slots},
@@ -272,6 +298,7 @@ void Oracle::CheckQuiet(bool gone) {
       {"detached sessions are left", gone ? gauges.sessions_detached : 0},
       {"instances are left", gone ? gauges.instances : 0},
       {"admissions are left", gone ? gauges.admissions : 0},
+      {"tombstones are left", gone ? gauges.tombstones : 0},
   };
   for (const auto& [what, count] : left) Expect(count == 0, what, {{"count", count}});
 }

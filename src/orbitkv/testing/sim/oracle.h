@@ -21,6 +21,8 @@
 #include "orbitkv/service/types.h"
 #include "orbitkv/testing/sim/history.h"
 #include "orbitkv/testing/sim/shape.h"
+#include "orbitkv/testing/sim/store.h"
+#include "orbitkv/wire/query.h"
 
 namespace orbitkv::sim {
 
@@ -47,7 +49,7 @@ class Oracle {
   void StartLife(ManagerLife& life);
 
   // ---- what the Manager's other threads tell it; service has been told already ----
-  void Opened(SessionId session);
+  void Opened(SessionId session, std::uint16_t abi);
   void Registered(SessionId session, const service::Registration& registration,
                   const service::RegisterOutcome& outcome);
   void Unregistered(SessionId session);
@@ -64,6 +66,15 @@ class Oracle {
   // ---- what clients do with the pool; ignored for a life that is over ----
   // A writer has filled the slot with write number `write` and will commit it under this checksum.
   void Written(std::uint64_t life, std::uint64_t generation, std::uint64_t write, std::uint64_t checksum);
+  // ---- loads ----
+  // A read into a slot begins; saved: what the store has under its key, or null.
+  void Loading(const service::LoadRequest& request, const Saved* saved);
+  // The service has heard of it.
+  void Loaded(std::uint64_t id, service::LoadResult result, std::uint64_t checksum);
+  // What a stored slot holds, as the store keeps it, without its bytes.
+  Saved Describe(std::uint64_t generation) const;
+  state::GroupShape GroupOf(std::uint64_t generation) const;
+
   // A slot that holds bytes of a block, for faults; none when there is none.
   std::optional<std::uint64_t> AnyStored(std::uint64_t pick) const;
   std::uint64_t OffsetOf(std::uint64_t generation) const { return slots_.at(generation).offset; }
@@ -81,6 +92,9 @@ class Oracle {
     BlockKey key;
     std::uint64_t offset = 0;
     std::uint64_t bytes = 0;
+    std::uint32_t payload_bytes = 0;
+    std::uint32_t depth = 0;
+    std::optional<state::BlockHash> parent{};
     SlotState state = SlotState::kReserved;
     std::uint64_t write = 0;  // 0 while it is not filled
     std::uint64_t checksum = 0;
@@ -91,6 +105,7 @@ class Oracle {
   struct Session {
     std::optional<service::Registration> registration;
     InstanceId instance{};
+    std::uint16_t abi = wire::kAbiMax;
     bool detached = false;
   };
   struct Instance {
@@ -103,6 +118,8 @@ class Oracle {
     InstanceId instance;
     std::pair<std::uint64_t, std::uint64_t> request;
     std::vector<state::BlockHash> hashes;
+    std::vector<std::uint32_t> places;  // of the hashes, counted from the query's prefix
+    bool whole = false;                 // nothing less than all of it may be taken
     std::uint64_t answered_ns = 0;
     std::uint64_t revoked = 0;  // leases revoked in this life by then
     std::uint64_t doubts = 0;
@@ -110,6 +127,7 @@ class Oracle {
   struct Grant {
     SessionId beginner;  // none when it has ended
     std::vector<state::BlockHash> hashes;
+    std::vector<std::uint32_t> places;
     std::uint32_t space = 0;
     std::map<std::uint32_t, SessionId> ranks;  // open ones; none: waiting
     std::map<std::uint32_t, std::vector<std::uint64_t>> armed;
@@ -120,9 +138,47 @@ class Oracle {
   };
   using GrantKey = std::pair<InstanceId, std::uint64_t>;
 
-  // oracle_restore.cc
+  // What a look-up asks for: hashes, where they stand behind the prefix, and what may be offered of them.
+  struct Demand {
+    Demand() = default;
+    explicit Demand(const wire::QueryView& query);
+    std::pair<std::uint64_t, std::uint64_t> request{};
+    bool leases = false;
+    bool whole = false;  // all of it or nothing
+    bool one = false;    // and nothing less than all of it may be taken
+    bool prepared = false;
+    bool warm = false;   // nothing is offered
+    bool could = false;  // what could be loaded counts, too
+    std::vector<state::BlockHash> hashes{};
+    std::vector<std::uint32_t> places{};
+  };
+  // The end of a look-up. fresh: it was decided just now.
+  struct Offer {
+    SessionId session;
+    std::uint64_t lease = 0;
+    std::uint32_t found = 0;
+    wire::MissReason reason{};
+    std::uint64_t now_ns = 0;
+    bool fresh = false;
+  };
+  struct Ticket {
+    std::uint32_t revision = 0;
+    bool over = false;
+    Demand demand{};
+  };
+
+  // oracle_queries.cc
   void QueryAnswered(SessionId id, const SimRequest& request, const manager::CommandAnswer& answer,
                      std::uint64_t now_ns);
+  void Offered(const Offer& offer, Demand demand);
+  void PollAnswered(SessionId id, const SimRequest& request, const manager::CommandAnswer& answer,
+                    std::uint64_t now_ns);
+  void ClaimAnswered(SessionId id, const SimRequest& request, const manager::CommandAnswer& answer,
+                     std::uint64_t now_ns);
+  void CancelAnswered(SessionId id, const SimRequest& request, const manager::CommandAnswer& answer);
+  bool NothingTaken() const;
+  bool Available(std::uint32_t space, const state::BlockHash& hash) const;
+  // oracle_restore.cc
   void BeginAnswered(SessionId id, const SimRequest& request, const manager::CommandAnswer& answer,
                      std::uint64_t now_ns);
   bool MayRefuse(const Lease& lease, const Instance& instance, InstanceId id, std::span<const std::uint32_t> ranks,
@@ -136,13 +192,14 @@ class Oracle {
   void ReleaseAnswered(SessionId id, const SimRequest& request);
   // oracle_publish.cc
   void ReserveAnswered(SessionId id, const SimRequest& request, const manager::CommandAnswer& answer);
-  void TakeSlot(const BlockKey& key, std::uint64_t offset, std::uint64_t bytes, std::uint64_t generation);
+  Slot& TakeSlot(const BlockKey& key, std::uint64_t offset, std::uint32_t bytes, std::uint64_t generation);
   void CommitAnswered(SessionId id, const SimRequest& request, const manager::CommandAnswer& answer);
   void Committed(Reservation* reservation, std::uint32_t index, std::uint64_t generation, std::uint32_t outcome);
   void AbortReservation(std::uint64_t id);
   std::uint32_t RecordOf(std::uint64_t generation) const;
   // oracle.cc
   void EndHeld(SessionId id);
+  void EndTickets(SessionId id);
   std::uint32_t SpaceOf(const service::Registration& registration, const state::Digest& digest);
   bool Present(std::uint32_t space, const state::BlockHash& hash) const;
   bool RankLive(InstanceId instance, std::uint32_t rank) const;
@@ -157,8 +214,13 @@ class Oracle {
   History& history_;
   ManagerLife* life_ = nullptr;
 
-  std::map<state::Digest, std::uint32_t> spaces_;     // kept over lives
-  std::vector<std::uint32_t> shards_of_space_ = {0};  // by number
+  struct Space {
+    state::Digest digest{};
+    std::uint32_t shards = 0;
+    state::GroupShape group{};
+  };
+  std::map<state::Digest, std::uint32_t> spaces_;  // kept over lives
+  std::vector<Space> space_of_ = {Space{}};        // by number; 0 is none
 
   std::map<std::uint64_t, Slot> slots_;            // by generation
   std::map<std::uint64_t, std::uint64_t> placed_;  // offset -> the newest generation there
@@ -169,7 +231,9 @@ class Oracle {
   std::map<std::uint64_t, Lease> leases_;
   std::map<GrantKey, Grant> grants_;
   std::map<std::uint64_t, Reservation> reservations_;
-  std::uint64_t newest_lease_ = 0;
+  std::map<std::uint64_t, std::uint64_t> loads_;  // generation
+  std::set<std::uint64_t> leased_;                // every lease's id
+  std::map<std::pair<SessionId, std::uint64_t>, Ticket> tickets_;
   std::uint64_t doubts_ = 0;  // reports of mismatches in this life
   std::uint64_t granted_ = 0;
 };

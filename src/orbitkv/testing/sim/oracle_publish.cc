@@ -35,7 +35,13 @@ void Oracle::ReserveAnswered(SessionId id, const SimRequest& request, const mana
     if (status != wire::ReserveStatus::kSlot) continue;
     any = true;
     Expect(space != 0, "a slot without a namespace");
-    TakeSlot(key, entry.offset, entry.slot_bytes, entry.generation);
+    Slot& slot = TakeSlot(key, entry.offset, entry.slot_bytes, entry.generation);
+    slot.depth = reserve->header.first_depth + static_cast<std::uint32_t>(i);
+    if (i > 0) {
+      slot.parent = reserve->hashes[i - 1];
+    } else if (slot.depth > 0) {
+      slot.parent = reserve->header.parent;
+    }
   }
   Expect(any == (answer.scalar0 != 0), "a reservation has slots without an id, or an id without slots");
   if (!any) return;
@@ -43,7 +49,8 @@ void Oracle::ReserveAnswered(SessionId id, const SimRequest& request, const mana
   Expect(fresh, "a reservation's id came twice", {{"reservation", answer.scalar0}});
 }
 
-void Oracle::TakeSlot(const BlockKey& key, std::uint64_t offset, std::uint64_t bytes, std::uint64_t generation) {
+Oracle::Slot& Oracle::TakeSlot(const BlockKey& key, std::uint64_t offset, std::uint32_t bytes,
+                               std::uint64_t generation) {
   Expect(offset % pool::kSlotAlign == 0 && offset + bytes <= shape_.pool.pool_bytes, "a slot lies outside the pool",
          {{"offset", offset}, {"bytes", bytes}});
   Expect(!slots_.contains(generation), "a generation came twice", {{"generation", generation}});
@@ -65,10 +72,16 @@ void Oracle::TakeSlot(const BlockKey& key, std::uint64_t offset, std::uint64_t b
     }
     at = next;
   }
-  slots_[generation] = {.key = key, .offset = offset, .bytes = end - offset, .record = RecordOf(generation)};
+  Slot& slot = slots_[generation];
+  slot.key = key;
+  slot.offset = offset;
+  slot.bytes = end - offset;
+  slot.payload_bytes = bytes;
+  slot.record = RecordOf(generation);
   placed_[offset] = generation;
   pinned_.insert(generation);
   history_.Note("model: slot", {{"generation", generation}, {"offset", offset}});
+  return slot;
 }
 
 // The place of a slot's record in the table. The slot is in use.

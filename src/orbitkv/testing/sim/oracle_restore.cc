@@ -1,53 +1,12 @@
-// The oracle's view of restoring: leases, grants, armed ranks, and what a plan may name.
+// The oracle's view of restoring: grants, armed ranks, and what a plan may name.
 #include <algorithm>
 
+#include "orbitkv/testing/sim/jobs.h"
 #include "orbitkv/testing/sim/manager.h"
 #include "orbitkv/testing/sim/oracle.h"
 #include "orbitkv/wire/commands.h"
 
 namespace orbitkv::sim {
-
-void Oracle::QueryAnswered(SessionId id, const SimRequest& request, const manager::CommandAnswer& answer,
-                           std::uint64_t now_ns) {
-  if (answer.status != wire::AnswerStatus::kOk) return;
-  const auto query = wire::DecodeQuery(request.args());
-  const auto found = static_cast<std::uint32_t>(answer.scalar1);
-  const auto reason = static_cast<wire::MissReason>(answer.scalar1 >> 32U);
-  if (!query || found > query->hashes.size()) {
-    history_.Violation("a query was answered with more blocks than it asked for");
-    return;
-  }
-  const Session& session = sessions_.at(id);
-  const std::uint32_t space = instances_.at(session.instance).space;
-  Expect((found == 0) == (answer.scalar0 == 0), "blocks without a lease, or a lease without blocks");
-  Expect((found == 0) == (reason != wire::MissReason::kNone), "a miss without a reason, or a reason without a miss");
-  Expect((space == 0) == (reason == wire::MissReason::kNoNamespace),
-         "a query does not know whether it has a namespace");
-  if (space == 0) return;
-  std::uint32_t there = 0;
-  while (there < query->hashes.size() && Present(space, query->hashes[there])) ++there;
-  Expect(found <= there, "a block was offered that nobody stored under this key", {{"found", found}, {"there", there}});
-  // Nothing was ever taken away, so all that was stored is offered.
-  const cache::CacheCounters& counters = life_->cache().counters();
-  if (counters.evictions == 0 && counters.dropped == 0 && life_->cache().gauges().suspect == 0 &&
-      life_->service().counters().query_blocks_over_budget == 0) {
-    Expect(found == there, "a block that was stored is not offered", {{"found", found}, {"there", there}});
-  }
-  const std::pair request_key(query->header.request_key_hi, query->header.request_key_lo);
-  std::erase_if(leases_, [&](const auto& lease) {
-    return lease.second.instance == session.instance && lease.second.request == request_key;
-  });
-  if (found == 0) return;
-  Expect(answer.scalar0 > newest_lease_, "a lease's id came twice", {{"lease", answer.scalar0}});
-  newest_lease_ = answer.scalar0;
-  leases_[answer.scalar0] = {.session = id,
-                             .instance = session.instance,
-                             .request = request_key,
-                             .hashes = {query->hashes.begin(), query->hashes.begin() + found},
-                             .answered_ns = now_ns,
-                             .revoked = life_->service().counters().leases_revoked,
-                             .doubts = doubts_};
-}
 
 void Oracle::BeginAnswered(SessionId id, const SimRequest& request, const manager::CommandAnswer& answer,
                            std::uint64_t now_ns) {
@@ -73,8 +32,10 @@ void Oracle::BeginAnswered(SessionId id, const SimRequest& request, const manage
     history_.Violation("a restore began without a lease on its blocks", {{"lease", request.scalar0}});
     return;
   }
-  Grant grant{.beginner = id, .hashes = {}, .space = instance.space, .ranks = {}, .armed = {}};
+  Expect(!lease->second.whole || boundary == lease->second.hashes.size(), "a part was taken of what is one demand");
+  Grant grant{.beginner = id, .hashes = {}, .places = {}, .space = instance.space, .ranks = {}, .armed = {}};
   grant.hashes.assign(lease->second.hashes.begin(), lease->second.hashes.begin() + boundary);
+  grant.places.assign(lease->second.places.begin(), lease->second.places.begin() + boundary);
   for (const state::BlockHash& hash : grant.hashes) {
     Expect(Present(instance.space, hash), "a block was granted that is not there");
   }
@@ -88,7 +49,7 @@ void Oracle::BeginAnswered(SessionId id, const SimRequest& request, const manage
 
 bool Oracle::MayRefuse(const Lease& lease, const Instance&, InstanceId id, std::span<const std::uint32_t> ranks,
                        std::uint32_t boundary, std::uint64_t now_ns) const {
-  if (boundary == 0 || boundary > lease.hashes.size()) return true;
+  if (boundary == 0 || boundary > lease.hashes.size() || (lease.whole && boundary < lease.hashes.size())) return true;
   if (now_ns - lease.answered_ns >= shape_.limits.lease_ns) return true;
   if (lease.revoked != life_->service().counters().leases_revoked || lease.doubts != doubts_) return true;
   const bool all_live = std::ranges::all_of(ranks, [&](std::uint32_t rank) { return RankLive(id, rank); });
@@ -130,7 +91,7 @@ void Oracle::PlanAnswered(SessionId id, const SimRequest& request, const manager
 }
 
 void Oracle::Arm(SessionId id, Grant& grant, std::uint32_t rank, std::span<const std::byte> payload) {
-  const auto plan = wire::DecodePlan(payload);
+  const auto plan = ReadPlan(payload, sessions_.at(id).abi);
   if (!plan || plan->size() != grant.hashes.size()) {
     history_.Violation("a plan has another number of blocks than its grant");
     return;
@@ -146,7 +107,8 @@ void Oracle::Arm(SessionId id, Grant& grant, std::uint32_t rank, std::span<const
     const auto found = slots_.find(entry.generation);
     if (found == slots_.end() || found->second.state != SlotState::kStored || found->second.offset != entry.offset ||
         found->second.key != BlockKey{grant.space, grant.hashes[i], shard} ||
-        found->second.checksum != entry.slot_checksum) {
+        found->second.checksum != entry.slot_checksum || entry.group != 0 ||
+        (entry.block != grant.places[i] && entry.block != i)) {
       history_.Violation("a plan names a slot that does not hold its block",
                          {{"block", i}, {"generation", entry.generation}, {"offset", entry.offset}});
       return;

@@ -54,7 +54,7 @@ void Process::Crash() {
 ClientEnd Process::Open(ClientLife& life, service::Purpose purpose) {
   ClientEnd end;
   end.token = world_.NextNumber();
-  const channel::ServerSession& server = world_.manager()->Connect(purpose, end.token);
+  const channel::ServerSession& server = world_.manager()->Connect(purpose, end.token, shape_.abi);
   end.id = server.id();
   const wire::SessionGeometry& geometry = world_.shape().geometry;
   auto mapping = os::Mapping::Map(server.session_fd(), geometry.total_bytes(), os::Access::kReadWrite);
@@ -63,6 +63,7 @@ ClientEnd Process::Open(ClientLife& life, service::Purpose purpose) {
   channel::ClientRings::Options options;
   options.geometry = geometry;
   options.session = end.id;
+  options.abi = shape_.abi;
   options.late_answer = [this, &life](const channel::LateAnswer& late) { TakeLate(life, late); };
   end.rings = std::make_unique<channel::ClientRings>(options, end.mapping.data(), &kAwake);
   world_.network().Open(life.number, end.id, this);
@@ -152,7 +153,8 @@ void Process::TakeLate(ClientLife& life, const channel::LateAnswer& late) {
   if (late.command == wire::Command::kPublishReserve && late.answer->scalar0 != 0) {
     (void)life.publish->rings->PostNeverLost(wire::Command::kPublishAbort, late.answer->scalar0, 0, {});
   }
-  if (late.command == wire::Command::kQuerySubmit && late.answer->scalar0 != 0) {
+  if ((late.command == wire::Command::kQuerySubmit || late.command == wire::Command::kQueryClaim) &&
+      late.answer->scalar0 != 0) {
     // Harmless where a later answer has replaced it.
     (void)life.control->rings->PostNeverLost(
         wire::Command::kRelease, static_cast<std::uint64_t>(wire::ReleaseKind::kLease), late.answer->scalar0, {});

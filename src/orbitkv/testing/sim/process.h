@@ -41,6 +41,7 @@ struct ClientLife {
   std::shared_ptr<PoolMemory> memory;
   std::optional<ClientEnd> control;
   std::optional<ClientEnd> publish;
+  std::uint64_t next_operation = 1;
   bool lost = false;
 };
 

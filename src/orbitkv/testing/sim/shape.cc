@@ -57,11 +57,13 @@ Shape MakeShape(std::uint64_t seed) {
   limits.reservations_per_session = static_cast<std::uint32_t>(1 + prng.Below(4));
   limits.verifications = static_cast<std::uint32_t>(1 + prng.Below(4));
   limits.lease_percent_per_instance = static_cast<std::uint32_t>(10 + prng.Below(60));
+  limits.lease_percent_per_session = static_cast<std::uint32_t>(
+      prng.Below(2) == 0 ? limits.lease_percent_per_instance : 5 + prng.Below(limits.lease_percent_per_instance - 4));
   limits.reserved_percent_per_session = static_cast<std::uint32_t>(10 + prng.Below(60));
 
   const std::vector<EngineShape> kinds = {
       {.name = "single", .model = 0, .world = 1, .shards = 1, .own_scheduler = false},
-      {.name = "twin", .model = 0, .world = 1, .shards = 1, .own_scheduler = true},
+      {.name = "twin", .model = 0, .world = 1, .shards = 1, .own_scheduler = true, .abi = wire::kAbiMin},
       {.name = "sharded", .model = 0, .world = 2, .shards = 2, .own_scheduler = true},
       {.name = "replicas", .model = 1, .world = 2, .shards = 1, .own_scheduler = false},
       {.name = "large", .model = 2, .world = 1, .shards = 1, .own_scheduler = false},
@@ -74,6 +76,11 @@ Shape MakeShape(std::uint64_t seed) {
   shape.families = static_cast<std::uint32_t>(1 + prng.Below(4));
   shape.longest = static_cast<std::uint32_t>(4 + prng.Below(16));
   shape.faults = static_cast<std::uint32_t>(prng.Below(4) == 0 ? 0 : 1 + prng.Below(12));
+  shape.backed = prng.Below(3) != 0;
+  limits.load_percent = static_cast<std::uint32_t>(5 + prng.Below(40));
+  limits.warm_up_percent = static_cast<std::uint32_t>(3 + prng.Below(limits.load_percent - 2));
+  limits.warm_ups = static_cast<std::uint32_t>(1 + prng.Below(4));
+  limits.tombstones = 1024;
   shape.corrupting = prng.Below(3) == 0;
   shape.manager_crashes = prng.Below(2) == 0;
   return shape;

@@ -21,13 +21,14 @@ inline constexpr std::uint64_t kSecond = 1'000'000'000;
 // Where virtual time begins. Far behind the real clock, which parts of the channel look at: nothing they see expires.
 inline constexpr std::uint64_t kEpochNs = std::uint64_t{1} << 60U;
 
-// One engine: ranks, and whether its scheduler is a process of its own.
+// One engine: ranks, whether its scheduler is a process of its own, how old its client is.
 struct EngineShape {
   std::string name;
   std::uint32_t model = 0;
   std::uint32_t world = 1;
   std::uint32_t shards = 1;
   bool own_scheduler = false;
+  std::uint16_t abi = wire::kAbiMax;  // that its processes speak
 
   std::uint32_t processes() const { return world + (own_scheduler ? 1 : 0); }
   bool IsScheduler(std::uint32_t process) const { return process == 0; }
@@ -47,6 +48,7 @@ struct Shape {
   std::uint32_t families = 0;  // chains of block hashes that share nothing
   std::uint32_t longest = 0;   // blocks of a chain, most of the time
   std::uint32_t faults = 0;    // out of 1000 steps
+  bool backed = false;         // blocks are saved behind the pool and loaded again
   bool corrupting = false;     // bytes of the pool are overwritten now and then
   bool manager_crashes = false;
 };

@@ -16,6 +16,11 @@ void Coverage::Add(const Coverage& other) {
   mismatched += other.mismatched;
   false_alarms += other.false_alarms;
   late_answers += other.late_answers;
+  loading += other.loading;
+  loads_ok += other.loads_ok;
+  loads_bad += other.loads_bad;
+  claims += other.claims;
+  too_late += other.too_late;
   given_up += other.given_up;
   process_crashes += other.process_crashes;
   manager_crashes += other.manager_crashes;
@@ -66,8 +71,10 @@ void World::Step() {
     ManagerStep();
   } else if (what < 94) {
     network_.Deliver(prng_, manager_.get());
-  } else if (what < 99) {
+  } else if (what < 98) {
     PassTime();
+  } else if (shape_.backed && manager_ != nullptr) {
+    TendStore();
   }
   if (!settling_ && prng_.Below(1000) < shape_.faults) Fault();
   if (manager_ == nullptr) {
@@ -80,10 +87,15 @@ void World::Step() {
 
 void World::ManagerStep() {
   if (manager_ == nullptr) return;
-  const std::uint64_t what = prng_.Below(16);
+  const std::uint64_t what = prng_.Below(18);
   if (what == 0 && manager_->has_verifications()) {
     manager_->Verify(now_ns_);
-  } else if (what < 5) {
+  } else if (what == 1) {
+    manager_->Work(now_ns_);
+  } else if (what == 2) {
+    manager_->Read(now_ns_);
+    manager_->TakeLoaded(now_ns_);
+  } else if (what < 7) {
     if (manager_->has_events()) manager_->TakeEvent(now_ns_);
   } else if (manager_->session_count() > 0) {
     manager_->Turn(prng_.Below(manager_->session_count()), now_ns_);
@@ -130,7 +142,14 @@ void World::Fault() {
 }
 
 void World::StartManager() {
-  manager_ = std::make_unique<ManagerLife>(shape_, next_life_++, oracle_, history_);
+  manager_ = std::make_unique<ManagerLife>(shape_, next_life_++, store_, oracle_, history_);
+  manager_->source().set_delay([this](const service::ComponentKey&) { return prng_.Below(150 * kMs); });
+  manager_->source().set_fault([this](const service::ComponentKey&) {
+    using Fault = testing::RamSource::Fault;
+    constexpr Fault kFaults[] = {Fault::kShort, Fault::kFailed, Fault::kWrongBytes};
+    const std::uint64_t what = prng_.Below(24);
+    return what < std::size(kFaults) ? kFaults[what] : Fault::kNone;
+  });
   oracle_.StartLife(*manager_);
   history_.Note("manager: starts", {{"life", manager_->number()}});
 }
@@ -154,6 +173,26 @@ void World::Damage() {
   history_.Note("fault: damages a slot", {{"generation", *generation}, {"at", at}});
 }
 
+// Blocks are saved behind the pool and forgotten there, without regard to what the Manager does.
+void World::TendStore() {
+  if (prng_.Below(4) == 0) {
+    if (const Saved* saved = store_.Any(prng_.Next()); saved != nullptr) {
+      history_.Note("store: forgets", {{"write", saved->write}});
+      const service::ComponentKey key = saved->key;
+      manager_->source().Erase(key);
+      store_.Erase(key);
+    }
+    return;
+  }
+  for (int i = 0; i < 4; ++i) {
+    const auto generation = oracle_.AnyStored(prng_.Next());
+    if (!generation) return;
+    const Saved& saved = store_.Save(oracle_.Describe(*generation), oracle_.GroupOf(*generation));
+    history_.Note("store: saves", {{"generation", *generation}, {"write", saved.write}});
+    manager_->source().Put(saved.key, saved.record, saved.bytes);
+  }
+}
+
 void World::CountLife() {
   const service::Counters& service = manager_->service().counters();
   coverage_.evictions += manager_->cache().counters().evictions;
@@ -165,6 +204,10 @@ void World::CountLife() {
   coverage_.already_there += service.blocks_already_there;
   coverage_.not_now += service.blocks_not_now;
   coverage_.verified_different += service.verified_different;
+  coverage_.loads_ok += service.loads_ok;
+  coverage_.loads_bad += service.loads_short + service.loads_failed + service.loads_mismatch;
+  coverage_.claims += service.claims;
+  coverage_.too_late += service.tickets_late;
 }
 
 std::vector<state::BlockHash> World::AnyChain(std::size_t engine) {
@@ -179,6 +222,7 @@ std::vector<state::BlockHash> World::AnyChain(std::size_t engine) {
 
 bool World::Settled() {
   return network_.idle() && !manager_->has_events() && !manager_->has_verifications() && !manager_->stepping() &&
+         !manager_->loading() &&
          std::ranges::all_of(processes_, [](const auto& process) { return process->settled(); });
 }
 

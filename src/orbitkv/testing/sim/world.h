@@ -38,6 +38,11 @@ struct Coverage {
   std::uint64_t mismatched = 0;
   std::uint64_t false_alarms = 0;
   std::uint64_t late_answers = 0;
+  std::uint64_t loading = 0;
+  std::uint64_t loads_ok = 0;
+  std::uint64_t loads_bad = 0;
+  std::uint64_t claims = 0;
+  std::uint64_t too_late = 0;
   std::uint64_t given_up = 0;
   std::uint64_t process_crashes = 0;
   std::uint64_t manager_crashes = 0;
@@ -89,6 +94,7 @@ class World {
   void StartManager();
   void CrashManager();
   void Damage();
+  void TendStore();
   void PassTime();
   void Advance(std::uint64_t ns);
   void CountLife();
@@ -100,6 +106,7 @@ class World {
   Prng prng_;
   History history_;
   Oracle oracle_;
+  Store store_;
   Network network_;
   std::uint64_t now_ns_ = kEpochNs;
   std::uint64_t next_number_ = 1;
