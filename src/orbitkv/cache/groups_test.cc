@@ -177,6 +177,19 @@ TEST(CacheGroups, TheTreeFollowsTheFinestGroup) {
   EXPECT_TRUE(t.Has(102));
 }
 
+TEST(CacheGroups, ASparsePartIsNoReasonToKeepWhatLiesBeforeIt) {
+  TestCache t(5);
+  t.Add(kRow, {{.group = 0, .slot_bytes = kTestUnit}, {.group = 1, .slot_bytes = kSmall}},
+        {{.ratio = 2, .dense = true}, {.ratio = 1, .dense = false}});
+  ASSERT_TRUE(t.Publish(101, 1, 0, kRow, 2));
+  ASSERT_TRUE(t.Publish(102, 2, 1));  // a window's block behind it, where the dense group has none
+  for (const std::uint64_t other : {200U, 300U, 400U}) ASSERT_TRUE(t.Publish(other, 1, 0, kRow, 2));
+  ASSERT_TRUE(t.Publish(500, 1, 0, kRow, 2));
+  EXPECT_FALSE(t.Has(101));
+  EXPECT_TRUE(t.Has(200));
+  EXPECT_EQ(t.Groups(102), 2U);
+}
+
 TEST(CacheGroups, ANamespaceOfSparseGroupsOnlyIsServedToo) {
   TestCache t(2);
   t.Add(kRow, {{.group = 0, .slot_bytes = kTestUnit}}, {{.ratio = 1, .dense = false}});
