@@ -2,7 +2,10 @@
 #include <memory>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
+#include <numeric>
+#include <tuple>
 #include <utility>
 
 #include "bindings.h"
@@ -78,6 +81,28 @@ std::vector<std::uint64_t> GenerationsOf(nb::handle generations) {
   return numbers;
 }
 
+std::uint64_t Nanoseconds(double seconds, const char* name) {
+  if (!(seconds >= 0 && seconds <= 60)) throw InvalidArgument(std::string(name) + " must be 0 to 60");
+  return static_cast<std::uint64_t>(seconds * 1e9);
+}
+
+client::QueryMode ModeOf(const std::string& mode) {
+  if (mode == "longest") return client::QueryMode::kLeasedRead;
+  if (mode == "all") return client::QueryMode::kFullPrefix;
+  if (mode == "discovery") return client::QueryMode::kDiscovery;
+  if (mode == "selected") return client::QueryMode::kSelected;
+  throw InvalidArgument("mode must be longest, all, discovery or selected, not " + mode);
+}
+
+// (group, first, count) of each run of blocks.
+std::vector<client::HashView> ViewsOf(nb::handle views) {
+  std::vector<std::tuple<std::uint32_t, std::uint32_t, std::uint32_t>> runs;
+  if (!nb::try_cast(views, runs)) throw InvalidArgument("views must be (group, first, count) tuples of ints from 0");
+  std::vector<client::HashView> result;
+  for (const auto& [group, first, count] : runs) result.push_back({group, first, count, 0});
+  return result;
+}
+
 client::ClientOptions OptionsOf(nb::handle source) {
   const auto number = [&](const char* name) { return Attribute<std::uint32_t>(source, name, "an int from 0"); };
   const auto text = [&](const char* name) { return Attribute<std::string>(source, name, "str"); };
@@ -130,7 +155,13 @@ class PyClient {
   void RegisterLayout(nb::handle layers, std::uint32_t block_tokens);
 
   nb::object Query(const std::string& request_id, const BlockHashes& hashes, std::uint32_t prefix_blocks,
-                   std::uint32_t attempt, double wait_s) const;
+                   std::uint32_t attempt, double wait_s, double load_wait_s, const std::string& mode,
+                   nb::handle views) const;
+  void WarmUp(const std::string& request_id, const BlockHashes& hashes, std::uint32_t prefix_blocks) const;
+  std::uint64_t Prepare(const std::string& request_id, const BlockHashes& hashes, const std::string& consumer,
+                        std::uint32_t prefix_blocks, double load_wait_s) const;
+  nb::object Claim(const std::string& consumer, std::uint32_t most_blocks, std::uint64_t ticket, double wait_s) const;
+  void CancelPrepared(std::uint64_t ticket) const { Checked(client_->CancelPrepared(client::TicketHandle(ticket))); }
   void CancelQuery(const std::string& request_id) const {
     const nb::gil_scoped_release release;
     Checked(client_->CancelQuery(request_id));
@@ -222,14 +253,41 @@ void PyClient::RegisterLayout(nb::handle layers, std::uint32_t block_tokens) {
 }
 
 nb::object PyClient::Query(const std::string& request_id, const BlockHashes& hashes, std::uint32_t prefix_blocks,
-                           std::uint32_t attempt, double wait_s) const {
-  if (!(wait_s >= 0 && wait_s <= 60)) throw InvalidArgument("wait_s must be 0 to 60");
+                           std::uint32_t attempt, double wait_s, double load_wait_s, const std::string& mode,
+                           nb::handle views) const {
+  const std::uint64_t wait_ns = Nanoseconds(wait_s, "wait_s");
   const auto hold = hashes.hold();
-  const client::Query query{request_id, hashes.span(), prefix_blocks, attempt};
-  const auto wait_ns = static_cast<std::uint64_t>(wait_s * 1e9);
+  const std::vector<client::HashView> selected = ViewsOf(views);
+  const client::Query query{request_id, hashes.span(), prefix_blocks,
+                            attempt,    ModeOf(mode),  Nanoseconds(load_wait_s, "load_wait_s"),
+                            selected};
   auto answer = [&] {
     const nb::gil_scoped_release release;
     return client_->Ask(query, wait_ns);
+  }();
+  const std::optional<client::Answer> value = Checked(std::move(answer));
+  return value ? nb::cast(*value) : nb::none();
+}
+
+void PyClient::WarmUp(const std::string& request_id, const BlockHashes& hashes, std::uint32_t prefix_blocks) const {
+  Checked(client_->WarmUp({.request_id = request_id, .hashes = hashes.span(), .prefix_blocks = prefix_blocks}));
+}
+
+std::uint64_t PyClient::Prepare(const std::string& request_id, const BlockHashes& hashes, const std::string& consumer,
+                                std::uint32_t prefix_blocks, double load_wait_s) const {
+  const client::Query query{.request_id = request_id,
+                            .hashes = hashes.span(),
+                            .prefix_blocks = prefix_blocks,
+                            .load_wait_ns = Nanoseconds(load_wait_s, "load_wait_s")};
+  return Checked(client_->Prepare(query, consumer)).value();
+}
+
+nb::object PyClient::Claim(const std::string& consumer, std::uint32_t most_blocks, std::uint64_t ticket,
+                           double wait_s) const {
+  const std::uint64_t wait_ns = Nanoseconds(wait_s, "wait_s");
+  auto answer = [&] {
+    const nb::gil_scoped_release release;
+    return client_->Claim({consumer, client::TicketHandle(ticket), most_blocks}, wait_ns);
   }();
   const std::optional<client::Answer> value = Checked(std::move(answer));
   return value ? nb::cast(*value) : nb::none();
@@ -282,6 +340,13 @@ void AddValues(nb::module_& module) {
   nb::class_<client::Answer>(module, "Answer")
       .def_ro("found_blocks", &client::Answer::found_blocks)
       .def_prop_ro("lease", [](const client::Answer& answer) { return answer.lease.value(); })
+      .def_prop_ro("boundaries",
+                   [](const client::Answer& answer) -> std::vector<std::uint32_t> {
+                     if (!answer.boundaries.empty()) return answer.boundaries;
+                     std::vector<std::uint32_t> every(answer.found_blocks);
+                     std::iota(every.begin(), every.end(), 1U);
+                     return every;
+                   })
       .def_prop_ro("reason",
                    [](const client::Answer& answer) { return std::string(client::ReasonName(answer.reason)); })
       .def("__repr__", [](const client::Answer& answer) {
@@ -320,7 +385,15 @@ void AddClient(nb::module_& module) {
       .def("wait_up", &PyClient::WaitUp, nb::arg("timeout_s"))
       .def("register_layout", &PyClient::RegisterLayout, nb::arg("layers"), nb::kw_only(), nb::arg("block_tokens"))
       .def("query", &PyClient::Query, nb::arg("request_id"), nb::arg("hashes"), nb::kw_only(),
-           nb::arg("prefix_blocks") = 0, nb::arg("attempt") = 0, nb::arg("wait_s") = 200e-6)
+           nb::arg("prefix_blocks") = 0, nb::arg("attempt") = 0, nb::arg("wait_s") = 200e-6,
+           nb::arg("load_wait_s") = 0.0, nb::arg("mode") = "longest", nb::arg("views") = nb::make_tuple())
+      .def("warm_up", &PyClient::WarmUp, nb::arg("request_id"), nb::arg("hashes"), nb::kw_only(),
+           nb::arg("prefix_blocks") = 0)
+      .def("prepare", &PyClient::Prepare, nb::arg("request_id"), nb::arg("hashes"), nb::kw_only(), nb::arg("consumer"),
+           nb::arg("prefix_blocks") = 0, nb::arg("load_wait_s") = 10.0)
+      .def("claim", &PyClient::Claim, nb::arg("consumer"), nb::kw_only(), nb::arg("most_blocks"), nb::arg("ticket") = 0,
+           nb::arg("wait_s") = 200e-6)
+      .def("cancel_prepared", &PyClient::CancelPrepared, nb::arg("ticket"))
       .def("cancel_query", &PyClient::CancelQuery, nb::arg("request_id"))
       .def("begin_restore", &PyClient::BeginRestore, nb::arg("lease"), nb::arg("blocks"),
            nb::arg("ranks") = nb::make_tuple(0))

@@ -37,7 +37,14 @@ class Answer:
     @property
     def lease(self) -> int: ...  # 0 when nothing was found
     @property
-    def reason(self) -> str: ...  # "found", "absent", "no namespace", "over budget", "down", "timed out", "refused"
+    def boundaries(self) -> list[int]: ...  # the block counts that may be taken, ascending
+    @property
+    def reason(self) -> str:
+        """Why this many.
+
+        found, absent, no namespace, over budget, incomplete (all was asked for), too late (loading had not ended),
+        down, timed out, refused, not admitted (of a claim: nothing is kept), or loading: no answer yet, ask again.
+        """
 
 class Completion:
     @property
@@ -78,6 +85,9 @@ class Client:
         prefix_blocks: int = 0,
         attempt: int = 0,
         wait_s: float = 200e-6,
+        load_wait_s: float = 0.0,
+        mode: Literal["longest", "all", "discovery", "selected"] = "longest",
+        views: Sequence[tuple[int, int, int]] = (),
     ) -> Answer | None:
         """Looks the blocks of a request up.
 
@@ -86,11 +96,42 @@ class Client:
             hashes: of all full blocks of the request.
             prefix_blocks: of these, the engine has the first ones.
             attempt: counts the logical look-ups of one request.
-            wait_s: how long to wait for the answer.
+            wait_s: how long this call waits for the answer.
+            load_wait_s: how long the Manager may load blocks that are not in its memory; 0 to 60.
+            mode: "longest": the longest usable prefix; "all": all of it or nothing; "discovery": what could be had,
+                without a lease; "selected": exactly the blocks of `views`, all or nothing.
+            views: (cache group, first, count) of each run of selected blocks, as indices behind the prefix.
 
         Returns:
-            None: not answered yet; call again with the same request id.
+            None, or an answer "loading": not answered yet; call again with the same request id. None says that the
+            Manager has said nothing so far.
         """
+    def warm_up(self, request_id: str, hashes: BlockHashes, *, prefix_blocks: int = 0) -> None:
+        """Posts the wish that what is missing be loaded when the Manager has time. Nothing is leased.
+
+        Raises:
+            UnavailableError: no Manager.
+            Error: the rings are full, or the Manager is of an older version.
+        """
+    def prepare(
+        self,
+        request_id: str,
+        hashes: BlockHashes,
+        *,
+        consumer: str,
+        prefix_blocks: int = 0,
+        load_wait_s: float = 10.0,
+    ) -> int:
+        """Posts the order to load blocks and keep them until `consumer` claims them; returns a ticket. As `warm_up`."""
+    def claim(self, consumer: str, *, most_blocks: int, ticket: int = 0, wait_s: float = 200e-6) -> Answer | None:
+        """The leased answer to what was prepared for this consumer, in whichever process of the instance.
+
+        `most_blocks` of the preparation; `ticket` of this client's own `prepare`, 0 for whatever is kept.
+
+        Returns:
+            As `query`; the reason is "not admitted" when nothing is kept (any more): then ask an ordinary question.
+        """
+    def cancel_prepared(self, ticket: int) -> None: ...
     def cancel_query(self, request_id: str) -> None: ...
     def begin_restore(self, lease: int, blocks: int, ranks: Sequence[int] = (0,)) -> int:
         """Posts the begin and returns the grant id, 0 when it could not be posted."""

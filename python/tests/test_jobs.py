@@ -49,7 +49,8 @@ def test_a_handle_is_refused_after_fork(engine: Engine) -> None:
             engine.client.job_state(job)
         except orbitkv.ForkedError:
             os._exit(0)
-        os._exit(1)
+        finally:
+            os._exit(1)
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 0
 

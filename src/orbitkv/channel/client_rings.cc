@@ -23,7 +23,8 @@ constexpr std::size_t kKeptCapacity = 256U << 10U;   // payload memory that a fr
 constexpr int kLooksPerClock = 32;
 
 bool AnswersWithPayload(Command command) {
-  return command == Command::kQuerySubmit || command == Command::kPublishReserve ||
+  return command == Command::kQuerySubmit || command == Command::kQueryPoll || command == Command::kQueryClaim ||
+         command == Command::kPublishReserve ||
          command == Command::kPublishCommit || command == Command::kRestorePlan;
 }
 
@@ -449,6 +450,11 @@ void ClientRings::Abandon(RequestId id) {
   Do(after);
 }
 
+void ClientRings::WaitCompletions(std::uint32_t seen, std::uint64_t until_ns) const {
+  if (shut_down_.load(std::memory_order_acquire)) return;
+  os::FutexWait(&header().completions, seen, until_ns);
+}
+
 void ClientRings::Pump() {
   After after;
   {
@@ -465,6 +471,9 @@ void ClientRings::Shutdown() {
     moves_.store(moves_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
   }
   WakeWaiters();
+  // Whoever sleeps there sees that nothing comes any more.
+  header().completions.fetch_add(1, std::memory_order_release);
+  os::FutexWake(&header().completions, std::numeric_limits<int>::max());
 }
 
 // The same protocol as the Manager's: what another thread took out of the ring is published before the flag is read.

@@ -48,6 +48,8 @@ class ClientRings {
   Result<bool> TryTakeInto(RequestId id, Answer* answer) ORBITKV_EXCLUDES(mutex_);
   Status WaitInto(RequestId id, std::uint64_t until_ns, Answer* answer) ORBITKV_EXCLUDES(mutex_);
   void Abandon(RequestId id) ORBITKV_EXCLUDES(mutex_);
+  std::uint32_t completions() const { return header().completions.load(std::memory_order_acquire); }
+  void WaitCompletions(std::uint32_t seen, std::uint64_t until_ns) const;
   void Pump() ORBITKV_EXCLUDES(mutex_);
   void Shutdown() ORBITKV_EXCLUDES(mutex_);
   bool broken() const ORBITKV_EXCLUDES(mutex_);

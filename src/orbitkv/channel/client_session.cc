@@ -46,10 +46,6 @@ SessionId ClientSession::epoch() const { return impl_->hands_.welcome.session; }
 std::uint64_t ClientSession::token() const { return impl_->hands_.welcome.client_token; }
 std::int32_t ClientSession::manager_pid() const { return impl_->hands_.welcome.manager_pid; }
 std::uint16_t ClientSession::abi() const { return impl_->hands_.welcome.abi; }
-std::uint32_t ClientSession::completions() const {
-  const auto* header = reinterpret_cast<const wire::SessionHeader*>(impl_->hands_.session.data());
-  return header->completions.load(std::memory_order_acquire);
-}
 std::uint32_t ClientSession::slot_capacity() const { return impl_->hands_.welcome.geometry.slot_bytes; }
 int ClientSession::pool_fd() const { return impl_->hands_.pools.empty() ? -1 : impl_->hands_.pools.front().get(); }
 std::uint64_t ClientSession::pool_bytes() const { return impl_->hands_.welcome.pool_bytes; }
@@ -105,6 +101,12 @@ Result<Answer> ClientSession::Call(const Request& request) {
   if (waited) return answer;
   Abandon(id);
   return std::unexpected(waited.error());
+}
+
+std::uint32_t ClientSession::completions() const { return impl_->Check() ? impl_->rings_.completions() : 0; }
+
+void ClientSession::WaitCompletions(std::uint32_t seen, std::uint64_t until_ns) const {
+  if (impl_->Check()) impl_->rings_.WaitCompletions(seen, until_ns);
 }
 
 void ClientSession::Pump() {

@@ -8,7 +8,7 @@
 // Owns: the socket, the mappings of rings and Manager page, the received descriptors of doorbell and pool.
 // Threads: safe, several may wait at once. The late-answer handler runs on whichever thread calls in, without a lock
 //          held, and may call Post and PostNeverLost; it must not destroy the session.
-// Blocks: Connect, Wait, Call and Exchange, until their deadline; nothing else does.
+// Blocks: Connect, Wait, WaitCompletions, Call and Exchange, until their deadline; nothing else does.
 // Units: absolute CLOCK_MONOTONIC nanoseconds; bytes.
 // Errors: kBusy when rings, arena or table are full (nothing was posted); kTimedOut at the deadline; kUnavailable when
 // the
@@ -100,8 +100,6 @@ class ClientSession {
   std::uint64_t token() const;
   std::int32_t manager_pid() const;
   std::uint16_t abi() const;
-  // Rises when operations of this session are over and a poll will say so. No round trip.
-  std::uint32_t completions() const;
   std::uint32_t slot_capacity() const;  // bytes of one arena slot
   int pool_fd() const;                  // the session's; dup it to keep it longer
   std::uint64_t pool_bytes() const;
@@ -130,6 +128,12 @@ class ClientSession {
   void Abandon(RequestId id);
   // Post, Wait until the request's deadline, Abandon if there is no answer by then.
   Result<Answer> Call(const Request& request);
+
+  // Moves when operations of this session are over and a poll will say so. No round trip. Any value may be there, so only
+  // a change means something.
+  std::uint32_t completions() const;
+  // Waits until that is another value, or until then; may return early.
+  void WaitCompletions(std::uint32_t seen, std::uint64_t until_ns) const;
 
   // Moves everything that can move without waiting.
   void Pump();

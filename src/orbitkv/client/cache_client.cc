@@ -182,7 +182,35 @@ Status CacheClient::RegisterLayout(Layout layout) {
 
 Result<std::optional<Answer>> CacheClient::Ask(const Query& query, std::uint64_t wait_ns) {
   ORBITKV_TRY(parts_->UsableByScheduler());
+  if (query.mode == QueryMode::kWarmUp || query.mode == QueryMode::kPrepare) {
+    return Fail(Code::kInvalid, "warm-up and preparation have calls of their own");
+  }
+  if ((query.mode == QueryMode::kSelected) == query.views.empty()) {
+    return Fail(Code::kInvalid, "views belong to the mode selected, which needs at least one", query.views.size());
+  }
   return parts_->queries.Ask(query, wait_ns);
+}
+
+Status CacheClient::WarmUp(const Query& query) {
+  ORBITKV_TRY(parts_->UsableByScheduler());
+  return parts_->queries.WarmUp(query);
+}
+
+Result<TicketHandle> CacheClient::Prepare(const Query& query, std::string_view consumer) {
+  ORBITKV_TRY(parts_->UsableByScheduler());
+  return parts_->queries.Prepare(query, consumer);
+}
+
+Status CacheClient::CancelPrepared(TicketHandle ticket) {
+  ORBITKV_TRY(parts_->UsableByScheduler());
+  parts_->queries.CancelPrepared(ticket);
+  return {};
+}
+
+Result<std::optional<Answer>> CacheClient::Claim(const ClaimRequest& claim, std::uint64_t wait_ns) {
+  ORBITKV_TRY(parts_->UsableByScheduler());
+  if (claim.most_blocks == 0) return Fail(Code::kInvalid, "most_blocks must be at least 1");
+  return parts_->queries.Claim(claim, wait_ns);
 }
 
 Status CacheClient::CancelQuery(std::string_view request_id) {

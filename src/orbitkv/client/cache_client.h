@@ -9,7 +9,8 @@
 // restores fail, saves are dropped, and a Manager that comes back is picked up again.
 //
 // Owns: threads, sessions, the mapping of the pool. The engine owns its pages and keeps them until Stop has returned.
-// Threads: every call from any thread. Blocks: Ask, WaitUp, WaitJob, WaitSourcesFree for as long as the caller says;
+// Threads: every call from any thread. Blocks: Ask, Claim, WaitUp, WaitJob, WaitSourcesFree for as long as the caller
+// says;
 //          Restore for small jobs, a bounded time; Stop until copies in flight have ended.
 // Units: nanoseconds, bytes, blocks counted from the start of the request.
 // Errors: kInvalid for arguments that the options or the layout do not allow, kBusy for a full queue, kCancelled after
@@ -65,9 +66,18 @@ class CacheClient {
   Status RegisterLayout(Layout layout);
 
   // ---- scheduler
-  // Empty: not answered within wait_ns; ask again with the same request id.
+  // Empty: not answered within wait_ns; ask again with the same request id, also when the answer is "loading". Modes:
+  // the longest usable prefix, all of it or nothing, candidates without a lease, exactly the selected blocks.
   Result<std::optional<Answer>> Ask(const Query& query, std::uint64_t wait_ns);
   Status CancelQuery(std::string_view request_id);
+  // Posted, not awaited: the Manager loads what is missing when it has time. kUnavailable without a Manager, kBusy when
+  // the rings are full, kUnsupported by an older one; nothing is kept then.
+  Status WarmUp(const Query& query);
+  // Loads and keeps the blocks for whoever claims them by this name, in any process of the instance. As WarmUp.
+  Result<TicketHandle> Prepare(const Query& query, std::string_view consumer);
+  Status CancelPrepared(TicketHandle ticket);
+  // The leased answer of a preparation; "not admitted" when there is none: ask then. Empty: as Ask.
+  Result<std::optional<Answer>> Claim(const ClaimRequest& claim, std::uint64_t wait_ns);
   // Posted, not awaited. None when it could not be posted; the lease then ends by itself.
   Result<GrantId> BeginRestore(LeaseHandle lease, std::uint32_t blocks, std::span<const std::uint32_t> ranks);
   Status ReleaseLease(LeaseHandle lease);

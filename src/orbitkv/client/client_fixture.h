@@ -137,13 +137,18 @@ class ClientTest : public ::testing::Test {
       if (!os::WaitReadable(client_->completion_fd(), deadline)) return std::nullopt;
     }
   }
-  bool WaitForState(State state) {
+  // Looks until the condition holds, ten seconds at most.
+  template <typename Condition>
+  static bool Eventually(Condition condition) {
     const std::uint64_t deadline = os::DeadlineAfter(10 * kSecondNs);
-    while (client_->state() != state) {
+    while (!condition()) {
       if (os::MonotonicNs() > deadline) return false;
       std::this_thread::yield();
     }
     return true;
+  }
+  bool WaitForState(State state) {
+    return Eventually([&] { return client_->state() == state; });
   }
   std::uint64_t Counter(const std::string& name) {
     for (const auto& [key, value] : client_->counters()) {

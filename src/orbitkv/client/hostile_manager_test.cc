@@ -24,7 +24,7 @@ class HostileManagerTest : public ClientTest {
  protected:
   // Answers this command with these bytes, whatever was asked.
   void AnswerAll(Command command, std::span<const std::byte> payload, AnswerStatus status = AnswerStatus::kOk,
-              std::uint64_t scalar0 = 1) {
+                 std::uint64_t scalar0 = 1) {
     payload_.assign(payload.begin(), payload.end());
     manager_->SetScript([=, this](ServerSession& session, const ReceivedRequest& request) {
       if (request.command != command) return false;
@@ -53,14 +53,21 @@ TEST_F(HostileManagerTest, PlansThatCannotBeAreRefusedAndNoPageIsTouched) {
   const std::uint32_t slot = pages_.Layout().slot_bytes();
   pages_.Fill(1);
   const auto before = pages_.Block(0);
+  const auto entry = [](std::uint64_t offset, std::uint32_t bytes, std::uint32_t block) {
+    return wire::PlanEntry{.offset = offset, .generation = 1, .slot_bytes = bytes, .block = block};
+  };
+  wire::PlanEntry other_group = entry(65536, slot, 1);
+  other_group.group = 1;
   const std::vector<wire::PlanEntry> plans[] = {
-      {},                                                                // no block
-      {{0, 1, 1, slot, 0}},                                              // too few
-      {{0, 1, 1, slot, 0}, {8192, 1, 1, slot, 0}},                       // overlapping: a slot is longer
-      {{slot, 1, 1, slot, 0}, {slot, 1, 1, slot, 0}},                    // the same twice
-      {{65536, 1, 1, slot, 0}, {0, 1, 1, slot, 0}, {0, 1, 1, slot, 0}},  // too many
-      {{0, 1, 1, 0, 0}, {65536, 1, 1, 0, 0}},                            // of no length
-      {{0, 1, 1, slot, 0}, {~0ULL, 1, 1, slot, 0}}};                     // one good, one outside
+      {},                                                                  // no block
+      {entry(0, slot, 0)},                                                 // too few
+      {entry(0, slot, 0), entry(8192, slot, 1)},                           // overlapping: a slot is longer
+      {entry(0, slot, 0), entry(0, slot, 1)},                              // the same twice
+      {entry(131072, slot, 0), entry(0, slot, 1), entry(65536, slot, 2)},  // too many
+      {entry(0, 0, 0), entry(65536, 0, 1)},                                // of no length
+      {entry(0, slot, 0), entry(~0ULL, slot, 1)},                          // one good, one outside
+      {entry(0, slot, 1), entry(65536, slot, 0)},                          // in another order
+      {entry(0, slot, 0), other_group}};                                   // of another group
   std::size_t bad = 0;
   for (const auto& plan : plans) {
     AnswerAll(Command::kRestorePlan, AsBytes(plan));
@@ -87,7 +94,11 @@ TEST_F(HostileManagerTest, APlanOfOtherSlotsIsAMismatchAndNeverAWrongBlock) {
   std::vector<wire::PlanEntry> plan;
   for (const int other : {3, 2}) {
     const std::uint64_t offset = manager_->OffsetOf(hashes[other]);
-    plan.push_back({offset, 999, manager_->ChecksumOf(hashes[other]), slot, 0});
+    plan.push_back({.offset = offset,
+                    .generation = 999,
+                    .slot_checksum = manager_->ChecksumOf(hashes[other]),
+                    .slot_bytes = slot,
+                    .block = static_cast<std::uint32_t>(plan.size())});
   }
   AnswerAll(Command::kRestorePlan, AsBytes(plan));
   const auto outside = pages_.Block(12);
@@ -148,7 +159,9 @@ TEST_F(HostileManagerTest, NoiseInAnswersFailsOperationsAndNothingElse) {
   for (std::uint64_t round = 0; round < 150; ++round) {
     const auto hashes = Hashes(3, 100 + round % 5);
     (void)client_->Publish({.hashes = hashes, .block_ids = Ids(3), .parent = {}});
-    const auto answer = client_->Ask({.request_id = "r", .hashes = hashes}, kSecondNs).value();
+    const std::uint64_t load_wait_ns = round % 2 * 1'000'000;
+    const Query query{.request_id = "r", .hashes = hashes, .load_wait_ns = load_wait_ns};
+    const auto answer = client_->Ask(query, 200'000'000).value();
     if (!answer) continue;
     EXPECT_LE(answer->found_blocks, 3U);
     const GrantId grant = answer->found_blocks > 0 ? Begin(*answer) : GrantId();
@@ -235,14 +248,14 @@ TEST_F(HostileManagerTest, AnswersToNobodyAreDroppedAndABrokenRingIsLeft) {
     return true;
   });
   EXPECT_FALSE(client_->Ask({.request_id = "r", .hashes = hashes}, 1'000'000).value());
-  while (!babbled) std::this_thread::yield();
+  ASSERT_TRUE(Eventually([&] { return babbled.load(); }));
   EXPECT_FALSE(client_->Ask({.request_id = "r", .hashes = hashes}, 1'000'000).value());
   ASSERT_TRUE(client_->CancelQuery("r"));
   EXPECT_EQ(client_->state(), State::kUp);
   // Its own cursor did not count that: its next answer turns the ring back, which cannot be.
   manager_->SetScript(nullptr);
   (void)client_->Ask({.request_id = "s", .hashes = hashes}, 20 * kSecondNs);
-  while (Counter("connects") < 2) std::this_thread::yield();
+  ASSERT_TRUE(Eventually([&] { return Counter("connects") == 2; }));
   ASSERT_TRUE(client_->WaitUp(os::DeadlineAfter(10 * kSecondNs)).value());
   ExpectWorking(8);
 }
@@ -275,9 +288,10 @@ TEST_F(HostileManagerTest, RingsThatStayFullAreLeft) {
   for (std::uint64_t i = 1; i <= 64; ++i) EXPECT_TRUE(client_->ReleaseGrant(GrantId(i)));
   const auto hashes = Hashes(1);
   std::optional<Answer> answer;
-  while (!answer) answer = client_->Ask({.request_id = "r", .hashes = hashes}, 1'000'000).value();
+  const Query query{.request_id = "r", .hashes = hashes};
+  ASSERT_TRUE(Eventually([&] { return (answer = client_->Ask(query, 1'000'000).value()).has_value(); }));
   EXPECT_EQ(answer->reason, AnswerReason::kTimedOut);
-  while (Counter("connects") < 2) std::this_thread::yield();  // not even a ping fits in
+  ASSERT_TRUE(Eventually([&] { return Counter("connects") == 2; }));  // not even a ping fits in
   manager_->Hold(false);
   EXPECT_TRUE(client_->WaitUp(os::DeadlineAfter(10 * kSecondNs)).value());
 }

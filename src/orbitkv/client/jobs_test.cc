@@ -21,7 +21,7 @@ class JobsTest : public ClientTest {
     return engine;
   }
   static void FirstStep(doubles::FakeDeviceEngine& engine) {
-    while (!engine.Step()) std::this_thread::yield();
+    ASSERT_TRUE(Eventually([&] { return engine.Step(); }));
   }
   // Steps until the job has ended, also when the client submits to the device only later.
   void RunToTheEnd(doubles::FakeDeviceEngine& engine, JobId job) {
@@ -161,7 +161,7 @@ TEST_F(JobsTest, WhatCannotBeDrainedKeepsItsPagesAndSlotsForEver) {
   const JobId job = StartPublish(hashes_, Ids(2));
   FirstStep(engine);
   engine.Break();
-  while (Counter("undrained_jobs") == 0) std::this_thread::yield();
+  ASSERT_TRUE(Eventually([&] { return Counter("undrained_jobs") > 0; }));
   EXPECT_FALSE(client_->WaitSourcesFree(std::vector{job}, os::kNoDeadline).value());
   EXPECT_EQ(StateOf(job), JobState::kEnqueued);
   EXPECT_FALSE(client_->CancelPublish(job).value());
@@ -198,7 +198,7 @@ TEST_F(JobsTest, APublishOfPagesWithANewUseIsDropped) {
   EXPECT_EQ(done.bytes, 0U);
   // Renewed when the device has the copy and has not begun it.
   job = StartPublish(Hashes(2, 6), Ids(2, 2), std::vector<std::uint64_t>{3});
-  while (StateOf(job) != JobState::kEnqueued) std::this_thread::yield();
+  ASSERT_TRUE(Eventually([&] { return StateOf(job) == JobState::kEnqueued; }));
   ASSERT_TRUE(client_->RenewPages(Ids(1, 3), 4));
   RunToTheEnd(engine, job);
   done = Finished(job).value();
@@ -244,7 +244,7 @@ TEST_F(JobsTest, ARestoreIntoPagesWithANewUseTouchesNoneOfThem) {
   const GrantId grant = PrepareRestore(engine);
   pages_.Clear();
   const JobId job = StartRestore(grant, hashes_, Ids(2, 8), std::vector<std::uint64_t>{0, 0});
-  while (StateOf(job) != JobState::kEnqueued) std::this_thread::yield();
+  ASSERT_TRUE(Eventually([&] { return StateOf(job) == JobState::kEnqueued; }));
   ASSERT_TRUE(client_->RenewPages(Ids(1, 9), 1));
   RunToTheEnd(engine, job);
   const Completion done = Finished(job).value();

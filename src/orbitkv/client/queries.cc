@@ -1,6 +1,7 @@
 #include "orbitkv/client/queries.h"
 
-#include <vector>
+#include <algorithm>
+#include <tuple>
 #include <xxhash.h>
 
 #include "orbitkv/os/clock.h"
@@ -10,36 +11,80 @@ namespace orbitkv::client {
 namespace {
 
 constexpr std::uint64_t kNsPerMs = 1'000'000;
-constexpr unsigned kLeaseBits = 48;
-constexpr std::uint64_t kLeaseMask = (1ULL << kLeaseBits) - 1;
+constexpr unsigned kNumberBits = 48;
+constexpr std::uint64_t kNumberMask = (1ULL << kNumberBits) - 1;
+constexpr std::uint32_t kFirstRevision = 1;
+constexpr std::uint64_t kFirstRetryNs = kNsPerMs;  // after an operation was not admitted; doubles
 
 AnswerReason ReasonOf(std::uint64_t miss) {
   switch (static_cast<wire::MissReason>(miss)) {
     case wire::MissReason::kNoNamespace: return AnswerReason::kNoNamespace;
     case wire::MissReason::kOverBudget: return AnswerReason::kOverBudget;
+    case wire::MissReason::kIncomplete: return AnswerReason::kIncomplete;
+    case wire::MissReason::kTooLate: return AnswerReason::kTooLate;
     case wire::MissReason::kNone:
-    case wire::MissReason::kIncomplete:
-    case wire::MissReason::kTooLate:
     case wire::MissReason::kAbsent: break;
   }
   return AnswerReason::kAbsent;
 }
 
-void ReleaseLease(Life& life, std::uint64_t lease) {
-  if (lease == 0 || life.lost()) return;
-  (void)life.control().PostNeverLost(wire::Command::kRelease, static_cast<std::uint64_t>(wire::ReleaseKind::kLease),
-                                     lease);
+std::pair<std::uint64_t, std::uint64_t> DigestOf(std::string_view text) {
+  const XXH128_hash_t hash = XXH3_128bits(text.data(), text.size());
+  return {hash.high64, hash.low64};
+}
+
+std::uint64_t Numbered(const Life& life, std::uint64_t number) {
+  return (life.number() << kNumberBits) | (number & kNumberMask);
+}
+
+std::optional<std::uint64_t> OperationOf(const Life& life, TicketHandle ticket) {
+  if (ticket.is_none() || TicketHandle(Numbered(life, ticket.value())) != ticket) return std::nullopt;
+  return ticket.value() & kNumberMask;
+}
+
+bool TakesLease(QueryMode mode) { return mode != QueryMode::kDiscovery && mode != QueryMode::kWarmUp; }
+
+// A Manager of version 1 has one mode, and what is in memory is its answer.
+bool SpeaksOperations(const Life& life) { return life.control().abi() >= 2; }
+
+bool IsBoundaryList(std::span<const std::uint32_t> boundaries, std::uint32_t found) {
+  std::uint32_t before = 0;
+  for (const std::uint32_t boundary : boundaries) {
+    if (boundary <= before || boundary > found) return false;
+    before = boundary;
+  }
+  return boundaries.empty() || before == found;
+}
+
+wire::QueryHeader HeaderOf(const std::pair<std::uint64_t, std::uint64_t>& request, const Query& query) {
+  wire::QueryHeader header;
+  header.request_key_hi = request.first;
+  header.request_key_lo = request.second;
+  header.wait_ns = query.load_wait_ns;
+  header.attempt = query.attempt;
+  header.mode = query.mode;
+  header.prefix_blocks = query.prefix_blocks;
+  return header;
+}
+
+std::vector<std::byte> EncodeFor(const Life& life, const wire::QueryHeader& header, const Query& query) {
+  const auto hashes = query.hashes.subspan(query.prefix_blocks);
+  if (SpeaksOperations(life)) return wire::EncodeQuery(header, hashes, query.views);
+  return wire::EncodeQueryV1({.request_key_hi = header.request_key_hi,
+                              .request_key_lo = header.request_key_lo,
+                              .attempt = header.attempt,
+                              .group = header.group,
+                              .prefix_blocks = header.prefix_blocks},
+                             hashes);
 }
 
 }  // namespace
 
-LeaseHandle HandleOf(const Life& life, std::uint64_t lease) {
-  return LeaseHandle((life.number() << kLeaseBits) | (lease & kLeaseMask));
-}
+LeaseHandle HandleOf(const Life& life, std::uint64_t lease) { return LeaseHandle(Numbered(life, lease)); }
 
 std::optional<std::uint64_t> LeaseOf(const Life& life, LeaseHandle handle) {
   if (handle.is_none() || HandleOf(life, handle.value()) != handle) return std::nullopt;
-  return handle.value() & kLeaseMask;
+  return handle.value() & kNumberMask;
 }
 
 std::optional<Queries::Pending> Queries::Find(const Key& key, const Life& life) {
@@ -62,7 +107,7 @@ void Queries::Forget(const Key& key) {
 }
 
 bool Queries::MakeRoom(Life& life, std::uint64_t now_ns) {
-  std::vector<channel::RequestId> abandoned;
+  std::vector<Pending> dropped;
   bool room = false;
   {
     const MutexLock lock(mutex_);
@@ -73,132 +118,341 @@ bool Queries::MakeRoom(Life& life, std::uint64_t now_ns) {
         ++it;
         continue;
       }
-      if (!old_life && it->second.request) abandoned.push_back(*it->second.request);
+      if (!old_life) dropped.push_back(it->second);
       it = pending_.erase(it);
     }
     room = pending_.size() < kMostPending;
   }
   // Without the lock: an answer that is there already goes to OnLateAnswer from within.
-  for (const channel::RequestId request : abandoned) life.control().Abandon(request);
+  for (const Pending& pending : dropped) Drop(life, pending);
   return room;
 }
 
-Status Queries::Send(Life& life, const Key& key, const Query& query, Pending& pending) {
-  wire::QueryHeader header{};
-  header.request_key_hi = key.first;
-  header.request_key_lo = key.second;
-  header.attempt = query.attempt;
-  header.prefix_blocks = query.prefix_blocks;
-  const std::vector<std::byte> args = wire::EncodeQuery(header, query.hashes.subspan(query.prefix_blocks));
-  const auto posted =
-      life.control().Post({.command = wire::Command::kQuerySubmit, .args = args, .deadline_ns = pending.deadline_ns});
-  if (posted) pending.request = *posted;
-  if (!posted && posted.error().code != Code::kBusy) return std::unexpected(posted.error());
-  return {};
+void Queries::Drop(Life& life, const Pending& pending) {
+  if (pending.request) life.control().Abandon(*pending.request);
+  if (pending.ticket.operation == 0) return;
+  tickets_.Forget(life, pending.ticket);
+  // One that is not posted, or not executed, ends at the Manager by its age.
+  const auto posted = life.control().Post({.command = wire::Command::kQueryCancel,
+                                           .scalar0 = pending.ticket.operation,
+                                           .scalar1 = pending.ticket.revision,
+                                           .deadline_ns = os::DeadlineAfter(options_.call_deadline_ms * kNsPerMs)});
+  if (posted) life.control().Abandon(*posted);
 }
 
-Answer Queries::Read(Life& life, const channel::Answer& answer, std::uint32_t asked_blocks) {
-  if (answer.status == wire::AnswerStatus::kTimedOut) {
-    Count(counters_.query_timeouts);
-    return {0, {}, AnswerReason::kTimedOut};
+Result<channel::RequestId> Queries::Send(Life& life, const Key& key, const Query& query, Pending& pending) {
+  const std::vector<std::byte> args = EncodeFor(life, HeaderOf(key.first, query), query);
+  // Discovery and warm-up are answered at once; so is what is in memory, which is all that is left after refusals.
+  const bool operation = SpeaksOperations(life) && query.load_wait_ns > 0 && query.mode != QueryMode::kDiscovery &&
+                         pending.refusals <= kMostRefusals;
+  const Ticket before = pending.ticket;
+  const MutexLock lock(submit_mutex_);
+  if (!operation) {
+    pending.ticket = {};
+  } else if (pending.ticket.operation != 0) {
+    ++pending.ticket.revision;
+  } else {
+    pending.ticket = {tickets_.NewOperation(life), kFirstRevision};
   }
-  if (!answer.ok()) return {0, {}, AnswerReason::kRefused};
-  const std::uint64_t lease = answer.scalar0;
-  const auto found = static_cast<std::uint32_t>(answer.scalar1);
-  if (found > asked_blocks || lease > kLeaseMask || (found > 0) != (lease != 0)) {
+  pending.word = life.control().completions();
+  auto posted = life.control().Post({.command = wire::Command::kQuerySubmit,
+                                     .scalar0 = pending.ticket.operation,
+                                     .scalar1 = pending.ticket.revision,
+                                     .args = args,
+                                     .deadline_ns = pending.deadline_ns});
+  if (!posted) pending.ticket = before;
+  return posted;
+}
+
+Result<channel::RequestId> Queries::SendClaim(Life& life, const Key& key, const ClaimRequest& claim,
+                                              std::uint64_t deadline_ns) {
+  wire::ClaimRequest request{.consumer_key_hi = key.first.first, .consumer_key_lo = key.first.second};
+  if (const auto operation = OperationOf(life, claim.ticket)) {
+    request.operation = *operation;
+    request.revision = kFirstRevision;
+  }
+  const std::vector<std::byte> args = wire::EncodeClaim(request);
+  return life.control().Post({.command = wire::Command::kQueryClaim, .args = args, .deadline_ns = deadline_ns});
+}
+
+std::optional<Answer> Queries::SendIfDue(Life& life, const Key& key, const Question& question, Pending& pending) {
+  const std::uint64_t now_ns = os::MonotonicNs();
+  const bool replaces = pending.loading && pending.subject != question.subject;
+  if (pending.request || (pending.loading && !replaces) || now_ns < pending.retry_ns) return std::nullopt;
+  if (replaces) {
+    // A revision keeps its mode; another mode is another operation.
+    if (pending.subject.mode != question.subject.mode) {
+      Drop(life, pending);
+      pending.ticket = {};
+    }
+    tickets_.Forget(life, pending.ticket);
+    pending.loading = false;
+  }
+  pending.subject = question.subject;
+  pending.load_end_ns = now_ns + question.load_wait_ns() + options_.query_deadline_ms * kNsPerMs;
+  const auto posted = question.claim != nullptr ? SendClaim(life, key, *question.claim, pending.deadline_ns)
+                                                : Send(life, key, *question.query, pending);
+  if (posted) {
+    pending.request = *posted;
+  } else if (posted.error().code != Code::kBusy) {
+    Forget(key);
+    link_.ReportFailure(posted.error());
+    return Answer{0, {}, life.lost() ? AnswerReason::kDown : AnswerReason::kRefused};
+  }
+  Store(key, pending);
+  return std::nullopt;
+}
+
+Answer Queries::ReadFound(Life& life, const TicketEnd& end, const Subject& subject) {
+  const bool leased = TakesLease(subject.mode);
+  const bool lease_fits = leased ? (end.found > 0) == (end.lease != 0) : end.lease == 0;
+  if (end.found > subject.hash_count || end.lease > kNumberMask || !lease_fits ||
+      !IsBoundaryList(end.boundaries, end.found)) {
     Count(counters_.bad_answers);
-    ReleaseLease(life, lease);
+    GiveLeaseBack(life, end.lease);
     return {0, {}, AnswerReason::kRefused};
   }
-  if (found == 0) return {0, {}, ReasonOf(answer.scalar1 >> 32U)};
-  Count(counters_.query_found_blocks, found);
-  return {found, HandleOf(life, lease), AnswerReason::kFound};
+  const auto miss = static_cast<wire::MissReason>(end.reason);
+  if (end.found == 0) return {0, {}, ReasonOf(end.reason)};
+  Count(counters_.query_found_blocks, end.found);
+  // Version 1 knows no "all or nothing": what is not all is not wanted.
+  if (subject.mode == QueryMode::kFullPrefix && end.found < subject.hash_count) {
+    GiveLeaseBack(life, end.lease);
+    return {0, {}, AnswerReason::kIncomplete};
+  }
+  const AnswerReason reason = miss == wire::MissReason::kTooLate ? AnswerReason::kTooLate : AnswerReason::kFound;
+  return {end.found, leased ? HandleOf(life, end.lease) : LeaseHandle(), reason, end.boundaries};
+}
+
+Queries::Told Queries::ReadSubmit(Life& life, const channel::Answer& answer, const Pending& pending, Kind kind) {
+  using What = Told::What;
+  switch (answer.status) {
+    case wire::AnswerStatus::kOk: break;
+    case wire::AnswerStatus::kTimedOut:
+      Count(counters_.query_timeouts);
+      return {What::kAnswer, {0, {}, AnswerReason::kTimedOut}};
+    case wire::AnswerStatus::kNotYet:
+      if (kind == Kind::kClaim) return {What::kAnswer, {0, {}, AnswerReason::kLoading}};
+      if (pending.ticket.operation != 0) return {What::kLoading, {}};
+      return {What::kAnswer, {0, {}, AnswerReason::kRefused}};
+    case wire::AnswerStatus::kBusy:
+    case wire::AnswerStatus::kStale:  // a larger number came first
+      if (pending.ticket.operation != 0) return {What::kNotAdmitted, {}};
+      [[fallthrough]];
+    default:
+      return {What::kAnswer, {0, {}, kind == Kind::kClaim ? AnswerReason::kNotAdmitted : AnswerReason::kRefused}};
+  }
+  TicketEnd end{.state = wire::TicketState::kReady,
+                .lease = answer.scalar0,
+                .found = static_cast<std::uint32_t>(answer.scalar1),
+                .reason = static_cast<std::uint32_t>(answer.scalar1 >> 32U)};
+  if (!answer.payload.empty()) {
+    const auto boundaries = wire::DecodeBoundaries(answer.payload.bytes());
+    if (!boundaries) {
+      Count(counters_.bad_answers);
+      GiveLeaseBack(life, end.lease);
+      return {What::kAnswer, {0, {}, AnswerReason::kRefused}};
+    }
+    end.boundaries.assign(boundaries->begin(), boundaries->end());
+  }
+  return {What::kAnswer, ReadFound(life, end, pending.subject)};
+}
+
+std::optional<Queries::Told> Queries::ListenForTicket(Life& life, Pending& pending, std::uint64_t until_ns) {
+  using What = Told::What;
+  auto end = tickets_.Wait(life, pending.ticket, std::min(until_ns, pending.load_end_ns), false);
+  if (!end && os::MonotonicNs() >= pending.load_end_ns) end = tickets_.Wait(life, pending.ticket, until_ns, true);
+  if (!end) return std::nullopt;
+  switch (end->state) {
+    case wire::TicketState::kReady: return Told{What::kAnswer, ReadFound(life, *end, pending.subject)};
+    case wire::TicketState::kTimedOut: return Told{What::kAnswer, {0, {}, AnswerReason::kTimedOut}};
+    case wire::TicketState::kCancelled: return Told{What::kAnswer, {0, {}, AnswerReason::kRefused}};
+    default: return Told{What::kNotAdmitted, {}};
+  }
+}
+
+std::optional<Queries::Told> Queries::Listen(Life& life, const Key& key, Pending& pending, std::uint64_t until_ns) {
+  if (pending.loading) return ListenForTicket(life, pending, until_ns);
+  if (!pending.request) return std::nullopt;
+  const auto answer = life.control().Wait(*pending.request, until_ns);
+  if (answer) return ReadSubmit(life, *answer, pending, key.second);
+  if (answer.error().code == Code::kTimedOut) return std::nullopt;
+  link_.ReportFailure(answer.error());
+  return Told{Told::What::kAnswer, {0, {}, AnswerReason::kDown}};
+}
+
+void Queries::Refused(Life& life, const Key& key, Pending& pending, std::uint64_t now_ns) {
+  Count(counters_.queries_not_admitted);
+  tickets_.Forget(life, pending.ticket);
+  pending.ticket = {};
+  pending.loading = false;
+  const bool last = ++pending.refusals > kMostRefusals;
+  const std::uint64_t pause = kFirstRetryNs << pending.refusals;
+  pending.retry_ns = last ? 0 : now_ns + pause;
+  pending.deadline_ns = now_ns + (last ? 0 : pause) + options_.query_deadline_ms * kNsPerMs;
+  Store(key, pending);
+}
+
+bool Queries::IsHopeless(const Pending& pending) const {
+  const std::uint64_t now = os::MonotonicNs();
+  if (!pending.loading) return now >= pending.deadline_ns;
+  return IsSilent(now) || (tickets_.asked_since_ns() == 0 && now >= pending.deadline_ns);
+}
+
+bool Queries::IsSilent(std::uint64_t now_ns) const {
+  const std::uint64_t since = tickets_.asked_since_ns();
+  return since != 0 && now_ns >= since + options_.query_deadline_ms * kNsPerMs;
 }
 
 Answer Queries::GiveUp(Life& life, const Key& key, const Pending& pending) {
   Forget(key);
-  if (pending.request) life.control().Abandon(*pending.request);
+  Drop(life, pending);
   Count(counters_.query_timeouts);
-  link_.ReportMissedDeadline();
+  // A Manager that says that it still loads is late with that, not silent.
+  if (!pending.loading || IsSilent(os::MonotonicNs())) link_.ReportMissedDeadline();
   return {0, {}, AnswerReason::kTimedOut};
 }
 
-std::optional<Answer> Queries::Ask(const Query& query, std::uint64_t wait_ns) {
+std::optional<Answer> Queries::Put(const Question& question, std::uint64_t wait_ns) {
   Count(counters_.queries);
-  if (query.hashes.size() <= query.prefix_blocks || query.hashes.size() > wire::kMaxHashesPerQuery) {
-    return Answer{0, {}, query.hashes.size() > query.prefix_blocks ? AnswerReason::kRefused : AnswerReason::kAbsent};
-  }
   const LifePin life = link_.Pin();
   if (!life || link_.state() != State::kUp) {
     Count(counters_.query_down);
     return Answer{0, {}, AnswerReason::kDown};
   }
-  const XXH128_hash_t hash = XXH3_128bits(query.request_id.data(), query.request_id.size());
-  const Key key{hash.high64, hash.low64};
+  if (!SpeaksOperations(*life) && !question.fits_version_1()) {
+    return Answer{0, {}, question.claim != nullptr ? AnswerReason::kNotAdmitted : AnswerReason::kRefused};
+  }
+  if (question.claim != nullptr && !question.claim->ticket.is_none() && !OperationOf(*life, question.claim->ticket)) {
+    return Answer{0, {}, AnswerReason::kNotAdmitted};  // it went with the Manager
+  }
+  const Key key{DigestOf(question.claim != nullptr ? question.claim->consumer : question.query->request_id),
+                question.kind()};
   const std::uint64_t now = os::MonotonicNs();
   const std::uint64_t until = now + wait_ns;
-  const auto asked = static_cast<std::uint32_t>(query.hashes.size());
   std::optional<Pending> pending = Find(key, *life);
-  // Twice at most: an answer to what was asked with another prefix only makes room for the question of now.
-  for (int round = 0; round < 2; ++round) {
+  // Bounded: an answer to another question, loading, and a last refusal lead to one more round each.
+  for (int round = 0; round < 4; ++round) {
     if (!pending) {
-      pending = Pending{life->number(), std::nullopt, now + options_.query_deadline_ms * kNsPerMs, query.prefix_blocks,
-                        asked};
       if (!MakeRoom(*life, now)) return Answer{0, {}, AnswerReason::kRefused};
+      pending = Pending{.life = life->number(), .deadline_ns = now + options_.query_deadline_ms * kNsPerMs};
     }
-    if (!pending->request) {
-      if (const Status sent = Send(*life, key, query, *pending); !sent) {
-        Forget(key);
-        link_.ReportFailure(sent.error());
-        return Answer{0, {}, life->lost() ? AnswerReason::kDown : AnswerReason::kRefused};
-      }
-      pending->prefix_blocks = query.prefix_blocks;
-      pending->hash_count = asked;
-      Store(key, *pending);
+    if (auto failed = SendIfDue(*life, key, question, *pending)) return failed;
+    const auto told = Listen(*life, key, *pending, until);
+    if (!told) break;
+    if (told->what == Told::What::kAnswer) {
+      Forget(key);
+      if (pending->subject == question.subject || told->answer.reason == AnswerReason::kDown) return told->answer;
+      pending.reset();
+      continue;
     }
-    if (pending->request) {
-      const auto answer = life->control().Wait(*pending->request, until);
-      if (answer) {
-        Forget(key);
-        const Answer read = Read(*life, *answer, pending->hash_count - pending->prefix_blocks);
-        if (pending->prefix_blocks == query.prefix_blocks && pending->hash_count == asked) return read;
-        pending.reset();
-        continue;
-      }
-      if (answer.error().code != Code::kTimedOut) {
-        Forget(key);
-        link_.ReportFailure(answer.error());
-        return Answer{0, {}, AnswerReason::kDown};
-      }
+    pending->request.reset();
+    if (told->what == Told::What::kNotAdmitted) {
+      Refused(*life, key, *pending, os::MonotonicNs());
+      continue;
     }
-    break;
+    Count(counters_.queries_loading);
+    pending->loading = true;
+    pending->deadline_ns = pending->load_end_ns + options_.query_deadline_ms * kNsPerMs;
+    tickets_.Add(*life, pending->ticket, pending->word);
+    Store(key, *pending);
   }
-  if (pending && os::MonotonicNs() >= pending->deadline_ns) return GiveUp(*life, key, *pending);
+  if (pending && IsHopeless(*pending)) return GiveUp(*life, key, *pending);
   Count(counters_.query_pending);
+  // Between two tries to be admitted the Manager is as busy with it as when it loads.
+  if (pending && (pending->loading || pending->retry_ns != 0)) return Answer{0, {}, AnswerReason::kLoading};
   return std::nullopt;
 }
 
-void Queries::Cancel(std::string_view request_id) {
-  const XXH128_hash_t hash = XXH3_128bits(request_id.data(), request_id.size());
-  const Key key{hash.high64, hash.low64};
-  const LifePin life = link_.Pin();
-  std::optional<channel::RequestId> request;
-  {
-    const MutexLock lock(mutex_);
-    const auto it = pending_.find(key);
-    if (it == pending_.end()) return;
-    if (life && it->second.life == life->number()) request = it->second.request;
-    pending_.erase(it);
+std::optional<Answer> Queries::Ask(const Query& query, std::uint64_t wait_ns) {
+  if (query.hashes.size() <= query.prefix_blocks) return Answer{0, {}, AnswerReason::kAbsent};
+  if (query.hashes.size() > wire::kMaxHashesPerQuery) return Answer{0, {}, AnswerReason::kRefused};
+  return Put({.query = &query, .subject = SubjectOf(query)}, wait_ns);
+}
+
+std::optional<Answer> Queries::Claim(const ClaimRequest& claim, std::uint64_t wait_ns) {
+  return Put({.claim = &claim, .subject = {.hash_count = claim.most_blocks}}, wait_ns);
+}
+
+Queries::Subject Queries::SubjectOf(const Query& query) {
+  return {query.prefix_blocks, static_cast<std::uint32_t>(query.hashes.size()) - query.prefix_blocks, query.attempt,
+          query.mode};
+}
+
+Result<LifePin> Queries::Prepared(const Query& query) {
+  if (query.hashes.size() <= query.prefix_blocks || query.hashes.size() > wire::kMaxHashesPerQuery) {
+    return Fail(Code::kInvalid, "give 1 to 1048576 hashes behind the prefix", query.hashes.size());
   }
-  if (!request) return;
-  life->control().Abandon(*request);
+  LifePin life = link_.Pin();
+  if (!life || link_.state() != State::kUp) return Fail(Code::kUnavailable, "the Manager is away");
+  if (!SpeaksOperations(*life)) return Fail(Code::kUnsupported, "the Manager is of an older version");
+  return life;
+}
+
+Result<TicketHandle> Queries::Prepare(const Query& query, std::string_view consumer) {
+  ORBITKV_ASSIGN_OR_RETURN(const LifePin life, Prepared(query));
+  wire::QueryHeader header = HeaderOf(DigestOf(query.request_id), query);
+  header.mode = QueryMode::kPrepare;
+  std::tie(header.consumer_key_hi, header.consumer_key_lo) = DigestOf(consumer);
+  const std::vector<std::byte> args = EncodeFor(*life, header, query);
+  const MutexLock lock(submit_mutex_);
+  const Ticket ticket{tickets_.NewOperation(*life), kFirstRevision};
+  ORBITKV_ASSIGN_OR_RETURN(
+      const channel::RequestId request,
+      life->control().Post({.command = wire::Command::kQuerySubmit,
+                            .scalar0 = ticket.operation,
+                            .scalar1 = ticket.revision,
+                            .args = args,
+                            .deadline_ns = os::DeadlineAfter(options_.call_deadline_ms * kNsPerMs)}));
+  // Nobody waits for the answer: one that was not admitted shows at the claim.
+  life->control().Abandon(request);
+  return TicketHandle(Numbered(*life, ticket.operation));
+}
+
+void Queries::CancelPrepared(TicketHandle ticket) {
+  const LifePin life = link_.Pin();
+  const auto operation = life ? OperationOf(*life, ticket) : std::nullopt;
+  if (!operation) return;
+  Drop(*life, {.ticket = {*operation, kFirstRevision}});
   link_.Nudge();
 }
 
+Status Queries::WarmUp(const Query& query) {
+  ORBITKV_ASSIGN_OR_RETURN(const LifePin life, Prepared(query));
+  wire::QueryHeader header = HeaderOf(DigestOf(query.request_id), query);
+  header.mode = QueryMode::kWarmUp;
+  header.wait_ns = 0;
+  const std::vector<std::byte> args = EncodeFor(*life, header, query);
+  ORBITKV_ASSIGN_OR_RETURN(
+      const channel::RequestId request,
+      life->control().Post({.command = wire::Command::kQuerySubmit,
+                            .args = args,
+                            .deadline_ns = os::DeadlineAfter(options_.call_deadline_ms * kNsPerMs)}));
+  life->control().Abandon(request);
+  return {};
+}
+
+void Queries::Cancel(std::string_view request_id) {
+  const LifePin life = link_.Pin();
+  for (const Kind kind : {Kind::kRead, Kind::kDiscovery}) {
+    std::optional<Pending> pending;
+    {
+      const MutexLock lock(mutex_);
+      const auto it = pending_.find({DigestOf(request_id), kind});
+      if (it == pending_.end()) continue;
+      if (life && it->second.life == life->number()) pending = it->second;
+      pending_.erase(it);
+    }
+    if (!pending) continue;
+    Drop(*life, *pending);
+    link_.Nudge();
+  }
+}
+
 void Queries::OnLateAnswer(Life& life, const channel::LateAnswer& late) {
-  if (late.command != wire::Command::kQuerySubmit) return;
+  if (late.command != wire::Command::kQuerySubmit && late.command != wire::Command::kQueryClaim) return;
   // A later question of the same request may have replaced this lease: then its id means nothing any more.
-  ReleaseLease(life, late.answer->scalar0);
+  GiveLeaseBack(life, late.answer->scalar0);
 }
 
 }  // namespace orbitkv::client

@@ -18,6 +18,25 @@ constexpr std::uint64_t kThreadWaitNs = kNsPerMs;  // of the thread for one plan
 
 std::uint8_t Byte(Outcome outcome) { return static_cast<std::uint8_t>(outcome); }
 
+// The plan of either version; one of version 1 names blocks of the one group, in prefix order.
+Result<std::vector<wire::PlanEntry>> DecodePlan(std::uint16_t abi, std::span<const std::byte> payload) {
+  std::vector<wire::PlanEntry> plan;
+  if (abi >= 2) {
+    ORBITKV_ASSIGN_OR_RETURN(const auto entries, wire::DecodePlan(payload));
+    plan.assign(entries.begin(), entries.end());
+    return plan;
+  }
+  ORBITKV_ASSIGN_OR_RETURN(const auto entries, wire::DecodePlanV1(payload));
+  for (const wire::PlanEntryV1& entry : entries) {
+    plan.push_back({.offset = entry.offset,
+                    .generation = entry.generation,
+                    .slot_checksum = entry.slot_checksum,
+                    .slot_bytes = entry.slot_bytes,
+                    .block = static_cast<std::uint32_t>(plan.size())});
+  }
+  return plan;
+}
+
 Status CheckNoPageTwice(std::span<const std::uint32_t> block_ids) {
   std::vector<std::uint32_t> sorted(block_ids.begin(), block_ids.end());
   std::ranges::sort(sorted);
@@ -189,6 +208,7 @@ Restorer::Step Restorer::Plan(Job& job, std::uint64_t until_ns) {
     }
     job.plan_request = *posted;
     job.asked_ns = now;
+    job.blamed = false;
   }
   auto answer = session.Wait(*job.plan_request, std::min(until_ns, job.deadline_ns));
   if (!answer) {
@@ -225,6 +245,10 @@ Status Restorer::CheckPlan(const Job& job, std::span<const wire::PlanEntry> plan
     if (entry.slot_bytes != job.layout->slot_bytes() || !job.life->pool()->Slot(entry.offset, entry.slot_bytes)) {
       return orbitkv::Fail(Code::kInvalid, "the plan names a range that is not a slot of this pool");
     }
+    // Which entry is which block: a plan in another order would be one mismatch after the other.
+    if (entry.group != 0 || entry.block != offsets.size()) {
+      return orbitkv::Fail(Code::kInvalid, "the plan names its blocks in another order than the restore");
+    }
     offsets.push_back(entry.offset);
   }
   if (CheckApart(std::move(offsets), job.layout->slot_bytes())) return {};
@@ -244,13 +268,13 @@ Restorer::Step Restorer::TakePlan(Job& job, const channel::Answer& answer) {
   }
   if (answer.status == wire::AnswerStatus::kGone) return bad("the grant was released or has ended");
   if (answer.status != wire::AnswerStatus::kOk) return bad("the Manager gave no plan");
-  const auto plan = wire::DecodePlan(answer.payload.bytes());
+  auto plan = DecodePlan(job.life->control().abi(), answer.payload.bytes());
   const Status checked = plan ? CheckPlan(job, *plan) : std::unexpected(plan.error());
   if (!checked) {
     Count(counters_.bad_answers);
     return bad(checked.error().text);
   }
-  job.plan.assign(plan->begin(), plan->end());
+  job.plan = std::move(*plan);
   return Step::kPlanned;
 }
 

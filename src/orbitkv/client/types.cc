@@ -20,6 +20,10 @@ std::string_view ReasonName(AnswerReason reason) {
     case AnswerReason::kDown: return "down";
     case AnswerReason::kTimedOut: return "timed out";
     case AnswerReason::kRefused: return "refused";
+    case AnswerReason::kIncomplete: return "incomplete";
+    case AnswerReason::kTooLate: return "too late";
+    case AnswerReason::kLoading: return "loading";
+    case AnswerReason::kNotAdmitted: return "not admitted";
   }
   return "unknown";
 }

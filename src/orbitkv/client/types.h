@@ -15,6 +15,7 @@
 #include "orbitkv/base/units.h"
 #include "orbitkv/copy/engine.h"
 #include "orbitkv/state/state_key.h"
+#include "orbitkv/wire/query.h"
 
 namespace orbitkv::client {
 
@@ -41,6 +42,10 @@ enum class AnswerReason : std::uint8_t {
   kDown,         // no Manager, or a suspect one
   kTimedOut,     // no answer within the query deadline
   kRefused,      // the Manager did not take the query
+  kIncomplete,   // all or nothing was asked for, and not all is there
+  kTooLate,      // the wait ended before loading did; what is offered was there by then
+  kLoading,      // no answer yet, but the Manager is at it: ask again
+  kNotAdmitted,  // nothing is kept for this consumer (any more): ask an ordinary question
 };
 
 std::string_view ReasonName(AnswerReason reason);
@@ -49,13 +54,30 @@ struct Answer {
   std::uint32_t found_blocks = 0;  // behind the prefix that the engine has
   LeaseHandle lease;
   AnswerReason reason = AnswerReason::kDown;
+  // The block counts that may be taken, ascending; empty: every one up to found_blocks.
+  std::vector<std::uint32_t> boundaries{};
 };
+
+using wire::HashView;
+using wire::QueryMode;
 
 struct Query {
   std::string_view request_id;
   std::span<const state::BlockHash> hashes;  // of all full blocks of the request
   std::uint32_t prefix_blocks = 0;           // of these, the engine has the first ones
   std::uint32_t attempt = 0;
+  QueryMode mode = QueryMode::kLeasedRead;
+  std::uint64_t load_wait_ns = 0;     // how long the Manager may load what is not in memory; 0: not at all
+  std::span<const HashView> views{};  // kSelected: which of the hashes behind the prefix
+};
+
+// A preparation at the Manager, as the client that ordered it sees it; of one Manager life.
+using TicketHandle = StrongId<struct TicketHandleTag, std::uint64_t>;
+
+struct ClaimRequest {
+  std::string_view consumer;
+  TicketHandle ticket{};          // none: whatever is kept for this consumer
+  std::uint32_t most_blocks = 0;  // what was prepared has at most so many
 };
 
 enum class Outcome : std::uint8_t {
@@ -93,6 +115,9 @@ struct Completion {
   X(query_down)                    \
   X(query_timeouts)                \
   X(query_found_blocks)            \
+  X(queries_loading)               \
+  X(queries_not_admitted)          \
+  X(ticket_polls)                  \
   X(restores_begun)                \
   X(restores_not_begun)            \
   X(releases)                      \

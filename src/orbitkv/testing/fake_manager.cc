@@ -264,7 +264,8 @@ void FakeManager::Execute(ServerSession& session, const ReceivedRequest& request
 }
 
 void FakeManager::Query(ServerSession& session, const ReceivedRequest& request) {
-  const wire::QueryView query = wire::DecodeQuery(request.args).value();
+  const wire::QueryView query =
+      (session.abi() == 1 ? wire::DecodeQueryV1(request.args) : wire::DecodeQuery(request.args)).value();
   Hashes found;
   std::uint64_t lease = 0;
   {
@@ -352,11 +353,20 @@ void FakeManager::Plan(ServerSession& session, const ReceivedRequest& request) {
     if (known) {
       for (const state::BlockHash& hash : grant->second) {
         const Stored& block = stored_.at(hash);
-        plan.push_back({block.offset, 1, block.checksum, block.slot_bytes, 0});
+        plan.push_back({.offset = block.offset,
+                        .generation = 1,
+                        .slot_checksum = block.checksum,
+                        .slot_bytes = block.slot_bytes,
+                        .block = static_cast<std::uint32_t>(plan.size())});
       }
     }
   }
-  session.Answer(request.handle, known ? AnswerStatus::kOk : AnswerStatus::kNotYet, plan.size(), 0, AsBytes(plan));
+  std::vector<wire::PlanEntryV1> old;
+  for (const wire::PlanEntry& entry : plan) {
+    old.push_back({entry.offset, entry.generation, entry.slot_checksum, entry.slot_bytes, entry.slab});
+  }
+  session.Answer(request.handle, known ? AnswerStatus::kOk : AnswerStatus::kNotYet, plan.size(), 0,
+                 session.abi() == 1 ? AsBytes(old) : AsBytes(plan));
 }
 
 void FakeManager::End(ServerSession& session, const ReceivedRequest& request) {
