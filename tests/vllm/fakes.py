@@ -90,6 +90,7 @@ class FakeClient:
     state: str = "up"
     incarnation: bytes = b"one".ljust(16, b".")
     silent: bool = False
+    loading: bool = False  # every question is answered with that
     grants_refused: bool = False
     log: list = field(default_factory=list)
     completions: list = field(default_factory=list)
@@ -107,8 +108,10 @@ class FakeClient:
         return [entry[1:] for entry in self.log if entry[0] == name]
 
     # scheduler
-    def query(self, request_id, hashes, *, prefix_blocks=0, attempt=0, wait_s=0.0):
-        self.log.append(("query", request_id, len(hashes), prefix_blocks, wait_s))
+    def query(self, request_id, hashes, *, prefix_blocks=0, attempt=0, wait_s=0.0, load_wait_s=0.0):
+        self.log.append(("query", request_id, len(hashes), prefix_blocks, wait_s, load_wait_s))
+        if self.loading:
+            return SimpleNamespace(found_blocks=0, lease=0, reason="loading")
         if self.state != "up":
             return SimpleNamespace(found_blocks=0, lease=0, reason="down")
         if self.silent:

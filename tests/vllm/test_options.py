@@ -29,6 +29,7 @@ def test_the_socket_follows_the_users_runtime_folder(monkeypatch):
         ({"orbitkv.lookup_wait_us": "200"}, "type int"),
         ({"orbitkv.lookup_wait_us": True}, "type int"),
         ({"orbitkv.lookup_wait_us": -1}, "negative"),
+        ({"orbitkv.load_wait_ms": -2}, "-1 to 60000"),
         ({"orbitkv.require_manager": "yes"}, "type bool"),
         ({"orbitkv.stores": "fast"}, "nontemporal"),
         ({"orbitkv.bootstrap_socket": "run/x"}, "absolute"),

@@ -5,6 +5,7 @@ from fakes import BLOCK, HASH_BYTES, FakeClient, FakeLink, block_hash, blocks, r
 
 from orbitkv.vllm import compat
 from orbitkv.vllm import scheduler as scheduler_module
+from orbitkv.vllm.compute_rate import DEFAULT_S
 from orbitkv.vllm.messages import SaveReport, WorkerMetadata
 from orbitkv.vllm.options import parse
 from orbitkv.vllm.scheduler import HashSet, SchedulerSide
@@ -133,6 +134,48 @@ def test_a_late_answer_within_the_limit_is_used(clock):
     client.silent = False
     clock.now += 0.01
     assert side.matched_tokens(req, 0) == (2 * BLOCK, True)
+
+
+def test_a_load_in_the_manager_is_waited_for_as_long_as_it_may_take(clock):
+    client = FakeClient(hashes_of("r", 0, 1), loading=True)
+    side = make(client, load_wait_ms=2000)
+    req = request("r", 20)
+    assert start(side, req) == (None, False)
+    clock.now += 1.9
+    assert side.matched_tokens(req, 0) == (None, False)
+    first, second = client.named("query")
+    assert (first[3], first[4]) == (pytest.approx(200e-6), pytest.approx(2.0))
+    assert (second[3], second[4]) == (0.0, pytest.approx(2.0)), "looked at in passing, with the wait it began with"
+    client.loading = False
+    assert side.matched_tokens(req, 0) == (2 * BLOCK, True)
+    assert client.named("cancel_query") == []
+    assert side.counters.lookups_loading == 1
+
+
+def test_a_load_that_does_not_end_is_given_up(clock):
+    client = FakeClient(hashes_of("r", 0, 1), loading=True)
+    side = make(client, load_wait_ms=100)
+    req = request("r", 20)
+    assert start(side, req) == (None, False)
+    clock.now += 0.149
+    assert side.matched_tokens(req, 0) == (None, False)
+    clock.now += 0.002
+    assert side.matched_tokens(req, 0) == (0, False)
+    assert client.named("cancel_query") == [("r",)]
+    assert side.counters.lookups_given_up == 1
+
+
+def test_a_load_may_take_as_long_as_computing_would(clock):
+    client = FakeClient(hashes_of("r", 0), loading=True)
+    side = make(client)
+    assert start(side, request("r", 4001)) == (None, False)
+    assert client.named("query")[-1][4] == pytest.approx(DEFAULT_S)
+    # Steps of 200 tokens in 0.1 s; a pause and decodes say nothing.
+    for tokens, pause in ((200, 0.1), (200, 0.1), (1, 5.0), (200, 100.0), (1, 0.1)):
+        side._rate.step(tokens, clock.now)
+        clock.now += pause
+    assert start(side, request("s", 4001)) == (None, False)
+    assert client.named("query")[-1][4] == pytest.approx(2.0)
 
 
 def test_repeated_questions_use_one_lease_and_are_renewed(clock):

@@ -1,9 +1,14 @@
 """Several Managers behind one scheduler: fake clients, one for each shard."""
 
+from types import SimpleNamespace
+from typing import ClassVar
+
 import pytest
 from fakes import BLOCK, HASH_BYTES, FakeClient, FakeHashes, FakeLink, block_hash, blocks, report, request, step
 
 from orbitkv.vllm import compat
+from orbitkv.vllm import link as link_module
+from orbitkv.vllm.link import Link, Part
 from orbitkv.vllm.messages import Load, Metadata, SaveReport, WorkerMetadata
 from orbitkv.vllm.options import OptionError, parse
 from orbitkv.vllm.scheduler import SchedulerSide
@@ -73,6 +78,18 @@ def test_an_answer_waits_for_the_slowest_and_asks_nobody_twice():
     assert both.query("r", keys(4), wait_s=0.0) is None
     assert both.query("r", keys(4), wait_s=0.0) is None
     assert len(clients[0].named("query")) == 1
+    clients[1].silent = False
+    assert both.query("r", keys(4), wait_s=0.0).found_blocks == 3
+    assert len(clients[0].named("query")) == 1
+
+
+def test_loading_is_what_all_that_have_not_answered_say():
+    both, clients = pair(3, 3)
+    clients[1].loading = True
+    assert both.query("r", keys(4), wait_s=0.0, load_wait_s=1.5).reason == "loading"
+    assert clients[1].named("query")[0][4] == 1.5
+    clients[1].loading, clients[1].silent = False, True
+    assert both.query("r", keys(4), wait_s=0.0) is None
     clients[1].silent = False
     assert both.query("r", keys(4), wait_s=0.0).found_blocks == 3
     assert len(clients[0].named("query")) == 1
@@ -177,3 +194,67 @@ def test_the_option_is_checked():
     ):
         with pytest.raises(OptionError, match=words):
             parse(bad)
+
+
+# ---- who connects where ---------------------------------------------------------------------------------------------
+
+
+class RecordedClient:
+    made: ClassVar[list] = []
+
+    def __init__(self, options):
+        self.options = options
+        self.closed = False
+        RecordedClient.made.append(self)
+
+    def close(self, timeout_s=5.0):
+        self.closed = True
+
+
+@pytest.fixture
+def connect(monkeypatch):
+    """Brings a link up with recorded clients; what they would compute is named by their weights alone."""
+    monkeypatch.setattr(link_module.orbitkv, "Client", RecordedClient)
+    monkeypatch.setattr(link_module.orbitkv, "identify_weights", lambda *args, **more: "weights")
+    monkeypatch.setattr(link_module.orbitkv, "computation_digest", lambda fields: fields["weights"].encode())
+    monkeypatch.setattr(link_module.orbitkv, "representation_digest", lambda fields: b"pages")
+    monkeypatch.setattr(link_module.identity, "computation_fields", lambda config, group, weights: {"weights": weights})
+    monkeypatch.setattr(link_module.compat, "model_folder", lambda config: "")
+    monkeypatch.setattr(link_module.compat, "load_format", lambda config: "")
+    config = SimpleNamespace(kv_transfer_config=SimpleNamespace(engine_id="engine"))
+
+    def bring_up(role, rank, options):
+        RecordedClient.made = []
+        part = Part(role, rank, RANKS, "name")
+        link = Link(config, GROUP, parse(options), part, {} if role == "worker" else None)
+        link._bring_up()
+        return link, [client.options for client in RecordedClient.made]
+
+    return bring_up
+
+
+def test_a_scheduler_is_one_client_of_each_shard(connect):
+    link, made = connect("scheduler", 0, SOCKETS)
+    assert [(o.socket, o.instance, o.world_size, o.shard_count) for o in made] == [
+        ("/a", "engine/0", 2, 1),
+        ("/b", "engine/1", 2, 1),
+    ]
+    assert [o.computation_digest for o in made] == [b"weights shard:0/2", b"weights shard:1/2"]
+    assert isinstance(link.asker, ShardClients) and link.client is None
+    link.close()
+    assert all(client.closed for client in RecordedClient.made) and link.asker is None
+
+
+@pytest.mark.parametrize(("rank", "shard", "local"), [(0, 0, 0), (1, 0, 1), (2, 1, 0), (3, 1, 1)])
+def test_a_worker_is_a_rank_of_its_own_shard(connect, rank, shard, local):
+    link, (made,) = connect("worker", rank, SOCKETS)
+    assert (made.socket, made.instance) == (f"/{'ab'[shard]}", f"engine/{shard}")
+    assert (made.rank, made.world_size, made.shard, made.shard_count) == (local, 2, 0, 1)
+    assert made.computation_digest == f"weights shard:{shard}/2".encode()
+    assert link.client is link.asker
+
+
+def test_with_one_manager_nothing_of_that_changes(connect):
+    _, (made,) = connect("worker", 3, {"orbitkv.bootstrap_socket": "/x"})
+    assert (made.socket, made.instance, made.rank, made.world_size) == ("/x", "engine", 3, 4)
+    assert (made.shard, made.shard_count, made.computation_digest) == (1, 2, b"weights")

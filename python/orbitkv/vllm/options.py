@@ -32,6 +32,7 @@ class Options:
     model_id: str = ""  # names the weights instead of their content
     lookup_wait_us: int = 200  # one scheduler call waits at most this long
     lookup_limit_ms: int = 50  # without a first answer by then there is no hit
+    load_wait_ms: int = -1  # the Manager may load blocks for so long; -1: as long as the engine would compute them
     fence_timeout_s: float = 10.0  # a running copy that does not end in this time fails the step
     copy_threads: int = 0  # 0: chosen by the client
     stores: Literal["auto", "ordinary", "nontemporal"] = "auto"  # how bytes are written into the engine's pages
@@ -81,6 +82,8 @@ def _check(options: Options) -> None:
     for socket in options.tp_shard_bootstrap_sockets:
         if not socket.startswith("/"):
             raise OptionError(f"{PREFIX}tp_shard_bootstrap_sockets must be absolute paths, not {socket!r}")
+    if not -1 <= options.load_wait_ms <= 60_000:
+        raise OptionError(f"{PREFIX}load_wait_ms must be -1 to 60000")
     for name in ("require_manager_timeout_s", "lookup_wait_us", "lookup_limit_ms", "fence_timeout_s", "copy_threads"):
         if getattr(options, name) < 0:
             raise OptionError(f"{PREFIX}{name} must not be negative")

@@ -16,10 +16,11 @@ from typing import Any
 
 import orbitkv
 from orbitkv.vllm import compat
+from orbitkv.vllm.compute_rate import ComputeRate
 from orbitkv.vllm.link import Link
 from orbitkv.vllm.messages import Load, Metadata, Save, SaveReport, WorkerMetadata
 from orbitkv.vllm.options import Options
-from orbitkv.vllm.shards import Asker, FoundBlocks, ShardClients
+from orbitkv.vllm.shards import LOADING, Asker, FoundBlocks, ShardClients
 
 logger = logging.getLogger("orbitkv.vllm")
 
@@ -75,6 +76,8 @@ class Tracked:
     local: int = 0  # blocks of vLLM's own hit, from the last look-up
     attempt: int = 0  # raised when a preempted request is looked up again
     asked_at: float | None = None  # first unanswered question
+    loading_since: float | None = None  # the Manager has said that it loads
+    load_wait_s: float = 0.0  # and may do so for this long
     gave_up: bool = False  # no answer in time: computed without us
     answer: FoundBlocks | None = None
     answered_at: float = 0.0
@@ -113,6 +116,7 @@ class Counters:
     lookups: int = 0
     lookup_hits: int = 0
     lookups_given_up: int = 0
+    lookups_loading: int = 0
     loads: int = 0
     loads_failed: int = 0
     offered_tokens: int = 0
@@ -143,6 +147,7 @@ class SchedulerSide:
         self._pending_loads: list[Load] = []
         self._loading: dict[bytes, int] = {}  # first hash of each load -> loads of it
         self._taken: set[int] = set()
+        self._rate = ComputeRate()
         self.counters = Counters()
 
     # ---- requests ---------------------------------------------------------------------------------------------------
@@ -242,19 +247,24 @@ class SchedulerSide:
             hashes[:limit],
             prefix_blocks=tracked.local,
             attempt=tracked.attempt,
-            wait_s=self._options.lookup_wait_us * 1e-6,
+            # One that loads is looked at in passing: the Manager says by itself when it is done.
+            wait_s=0.0 if tracked.loading_since is not None else self._options.lookup_wait_us * 1e-6,
+            load_wait_s=self._load_wait_s(tracked, limit),
         )
-        if answer is None:
+        if answer is None or answer.reason == LOADING:
             if tracked.asked_at is None:
                 tracked.asked_at = now
-            if now - tracked.asked_at < self._options.lookup_limit_ms * 1e-3:
+            if answer is not None and tracked.loading_since is None:
+                tracked.loading_since = now
+                self.counters.lookups_loading += 1
+            if now < self._give_up_at(tracked):
                 return None
             client.cancel_query(request_id)
-            tracked.asked_at = None
+            tracked.asked_at = tracked.loading_since = None
             tracked.gave_up = True
             self.counters.lookups_given_up += 1
             return 0
-        tracked.asked_at = None
+        tracked.asked_at = tracked.loading_since = None
         tracked.answer = answer
         tracked.answered_at = now
         tracked.answered_for = question
@@ -262,6 +272,22 @@ class SchedulerSide:
         self.counters.lookups += 1
         self.counters.lookup_hits += answer.found_blocks > 0
         return int(answer.found_blocks)
+
+    def _load_wait_s(self, tracked: Tracked, limit: int) -> float:
+        """Decided once for each question: a load that takes longer than computing is worth nothing."""
+        if tracked.loading_since is None:
+            wait = self._options.load_wait_ms
+            tokens = (limit - tracked.local) * self._block
+            tracked.load_wait_s = self._rate.seconds(tokens) if wait < 0 else wait * 1e-3
+        return tracked.load_wait_s
+
+    def _give_up_at(self, tracked: Tracked) -> float:
+        """A first word is due within the look-up limit; the end of a load within its wait and as long again."""
+        limit = self._options.lookup_limit_ms * 1e-3
+        if tracked.loading_since is not None:
+            return tracked.loading_since + tracked.load_wait_s + limit
+        assert tracked.asked_at is not None
+        return tracked.asked_at + limit
 
     def _without_failed(self, tracked: Tracked, found: int) -> int:
         """A key that failed to load is not offered again until it has been stored anew."""
@@ -316,6 +342,7 @@ class SchedulerSide:
     def build(self, output: Any) -> Metadata:
         client = self._link.asker
         self._follow_incarnation(client)
+        self._rate.step(sum(output.num_scheduled_tokens.values()), time.monotonic())
         metadata = Metadata(loads=self._pending_loads, epoch=self._epoch, idle=not output.num_scheduled_tokens)
         self._pending_loads = []
         computed, fresh = self._this_step(output)
@@ -510,7 +537,7 @@ class SchedulerSide:
         for tracked in self._requests.values():
             tracked.answer = None
             tracked.lease = 0  # ends with the session
-            tracked.asked_at = None
+            tracked.asked_at = tracked.loading_since = None
         for load in self._pending_loads:
             load.grant = 0
         self._link.renew(self._epoch)

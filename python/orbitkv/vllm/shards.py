@@ -18,6 +18,8 @@ import orbitkv
 
 # Leases and grants whose owner has not given them back; the oldest are forgotten, and end at the Managers by time.
 KEPT_HANDLES = 8192
+# The reason of an answer that is none yet.
+LOADING = "loading"
 
 
 class FoundBlocks(Protocol):
@@ -44,6 +46,7 @@ class Asker(Protocol):
         prefix_blocks: int = 0,
         attempt: int = 0,
         wait_s: float = 200e-6,
+        load_wait_s: float = 0.0,
     ) -> FoundBlocks | None: ...
     def cancel_query(self, request_id: str) -> None: ...
     def begin_restore(self, lease: int, blocks: int, ranks: Sequence[int] = (0,)) -> int: ...
@@ -109,6 +112,7 @@ class ShardClients:
         prefix_blocks: int = 0,
         attempt: int = 0,
         wait_s: float = 200e-6,
+        load_wait_s: float = 0.0,
     ) -> CombinedAnswer | None:
         asked = (len(hashes), prefix_blocks, attempt)
         question = self._open.get(request_id)
@@ -117,19 +121,29 @@ class ShardClients:
                 self._drop(question)
             question = self._open[request_id] = Question(asked)
         end = time.monotonic() + wait_s
+        waiting: dict[int, FoundBlocks | None] = {}  # shards that have not answered
         for wait in (0.0, None):  # every shard is asked before the first answer is waited for
             for shard, client in enumerate(self._clients):
                 if shard in question.answers:
                     continue
                 left = max(0.0, end - time.monotonic()) if wait is None else wait
-                answer = client.query(request_id, hashes, prefix_blocks=prefix_blocks, attempt=attempt, wait_s=left)
-                if answer is None:
+                answer = client.query(
+                    request_id,
+                    hashes,
+                    prefix_blocks=prefix_blocks,
+                    attempt=attempt,
+                    wait_s=left,
+                    load_wait_s=load_wait_s,
+                )
+                if answer is None or answer.reason == LOADING:
+                    waiting[shard] = answer
                     continue
+                waiting.pop(shard, None)
                 question.answers[shard] = answer
                 if answer.found_blocks == 0:
                     return self._miss(request_id, answer.reason)
         if len(question.answers) < len(self._clients):
-            return None
+            return None if None in waiting.values() else CombinedAnswer(0, 0, LOADING)
         del self._open[request_id]
         answers = [question.answers[shard] for shard in range(len(self._clients))]
         found = min(answer.found_blocks for answer in answers)
