@@ -29,7 +29,6 @@ using copy::Stores;
 
 constexpr int kThreads = 2;
 constexpr int kRounds = 15;
-constexpr int kColdRounds = 5;
 constexpr std::uint64_t kWaitNs = 60'000'000'000;
 
 struct Shape {
@@ -130,6 +129,11 @@ class Rig {
     return std::move(*mapping);
   }
   std::byte* populated_pool() const { return pool_.data(); }
+  // Faults a slot of a fresh mapping in, as the client does before it writes it.
+  void Populate(os::Mapping& fresh, const std::byte* slot) const {
+    const auto offset = static_cast<std::uint64_t>(slot - fresh.data());
+    ORBITKV_CHECK(fresh.Populate(offset, slot_stride_, os::Access::kRead).has_value());
+  }
 
   copy::CopyJob Job(Direction direction, Stores stores, std::byte* pool) const {
     copy::CopyJob job;
@@ -230,8 +234,7 @@ class Measurement {
 
   void Run(Report& report, bool cold) {
     std::array<std::vector<double>, kSubjects> samples;
-    const int rounds = cold ? kColdRounds : kRounds;
-    for (int round = -1; round < rounds; ++round) {
+    for (int round = -1; round < kRounds; ++round) {
       for (int subject = 0; subject < kSubjects; ++subject) {
         const double gbps = Sample(static_cast<Subject>(subject), cold);
         if (round >= 0) samples[static_cast<std::size_t>(subject)].push_back(gbps);
@@ -243,7 +246,7 @@ class Measurement {
     const bool nt_is_best = median[kPlainPublishNt] >= median[kPlainPublishOrdinary];
     const auto add = [&](const std::string& name, Subject subject, const char* baseline, Subject baseline_subject) {
       report.Add(
-          {name + end, median[subject], "GB/s", baseline, median[baseline_subject], static_cast<std::size_t>(rounds)});
+          {name + end, median[subject], "GB/s", baseline, median[baseline_subject], static_cast<std::size_t>(kRounds)});
     };
     const std::string name = shape_.name;
     add("publish.gbps." + name, kPublish, nt_is_best ? "plain non-temporal copy" : "memcpy",
@@ -263,14 +266,20 @@ class Measurement {
     os::Mapping fresh;
     if (cold) fresh = rig_.MapPool();
     std::byte* pool = cold ? fresh.data() : rig_.populated_pool();
-    const std::uint64_t elapsed_ns =
-        subject < kPlainPublishOrdinary ? Engine(direction, stores, pool) : Plain(direction, stores, pool);
+    std::uint64_t elapsed_ns = 0;
+    if (subject < kPlainPublishOrdinary) {
+      copy::CopyJob job = rig_.Job(direction, stores, pool);
+      if (cold && publish) job.before_block = [&](const copy::BlockCopy& block) { rig_.Populate(fresh, block.slot); };
+      elapsed_ns = Engine(std::move(job));
+    } else {
+      elapsed_ns = Plain(direction, stores, pool);
+    }
     rig_.Verify(direction);
     return static_cast<double>(shape_.payload_bytes()) / static_cast<double>(elapsed_ns);
   }
 
-  std::uint64_t Engine(Direction direction, Stores stores, std::byte* pool) {
-    copy::CopyJob job = rig_.Job(direction, stores, pool);
+  std::uint64_t Engine(copy::CopyJob job) {
+    const Direction direction = job.direction;
     const std::uint64_t start = os::MonotonicNs();
     const auto id = engine_->Submit(std::move(job));
     ORBITKV_CHECK(id.has_value());

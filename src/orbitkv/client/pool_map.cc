@@ -10,6 +10,9 @@ namespace {
 
 constexpr std::uint64_t kSlotAlignment = 64;
 constexpr std::uint64_t kPageBytes = 4096;
+// Also of a map that is written: the kernel maps sixteen pages of shared memory by one read fault and lets them be
+// written from then on, while write faults come one by one and cost more than twice as much.
+constexpr os::Access kPopulateAccess = os::Access::kRead;
 
 }  // namespace
 
@@ -54,7 +57,7 @@ std::uint64_t PoolMap::PopulateNext() {
   const std::uint64_t begin = populated_.load(std::memory_order_relaxed);
   const std::uint64_t end = std::min({*allocated / kPageBytes * kPageBytes, begin + kPieceBytes, mapping_.size()});
   if (end <= begin) return 0;
-  if (!mapping_.Populate(begin, end - begin, access())) {
+  if (!mapping_.Populate(begin, end - begin, kPopulateAccess)) {
     // An old kernel: pages are faulted in by the copies. Nothing is left to do here.
     populated_.store(mapping_.size(), std::memory_order_relaxed);
     return 0;
@@ -63,12 +66,13 @@ std::uint64_t PoolMap::PopulateNext() {
   return end - begin;
 }
 
-void PoolMap::EnsurePopulated(std::uint64_t offset, std::uint64_t bytes) {
+void PoolMap::EnsurePopulated(const std::byte* slot, std::uint64_t bytes) {
+  const auto offset = static_cast<std::uint64_t>(slot - mapping_.data());
   if (offset + bytes <= populated_.load(std::memory_order_relaxed)) return;
   const std::uint64_t begin = offset / kPageBytes * kPageBytes;
   const std::uint64_t end = std::min((offset + bytes + kPageBytes - 1) / kPageBytes * kPageBytes, mapping_.size());
   // Only a hint: without it the copy itself faults the pages in.
-  (void)mapping_.Populate(begin, end - begin, access());
+  (void)mapping_.Populate(begin, end - begin, kPopulateAccess);
 }
 
 }  // namespace orbitkv::client

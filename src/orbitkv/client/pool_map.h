@@ -41,14 +41,13 @@ class PoolMap {
   Result<std::byte*> Slot(std::uint64_t offset, std::uint64_t bytes) const;
   // Faults the next piece in; the bytes done, 0 when everything that the Manager has reserved so far is in.
   std::uint64_t PopulateNext();
-  // Faults a range in, if the background has not come to it yet.
-  void EnsurePopulated(std::uint64_t offset, std::uint64_t bytes);
+  // Faults a slot in that is about to be written, if the background has not come to it yet. A slot that is only read
+  // needs no such call: read faults are cheap, and threads take them side by side.
+  void EnsurePopulated(const std::byte* slot, std::uint64_t bytes);
 
  private:
   PoolMap(int fd, const PoolDescription& description, os::Mapping mapping, os::UniqueFd own)
       : fd_(fd), description_(description), mapping_(std::move(mapping)), own_(std::move(own)) {}
-
-  os::Access access() const { return description_.read_only ? os::Access::kRead : os::Access::kReadWrite; }
 
   const int fd_;
   const PoolDescription description_;

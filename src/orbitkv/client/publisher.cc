@@ -331,19 +331,19 @@ Result<std::vector<wire::CommitEntry>> Publisher::CopyPiece(const LifePin& life,
   copy.stores = copy::Stores::kNonTemporal;
   copy.layout = &job.layout->pages;
   std::vector<std::uint32_t> copied;  // index in the piece of each block of the copy
-  std::vector<std::pair<std::uint64_t, std::uint64_t>> ranges;
   for (std::uint32_t i = 0; i < entries.size(); ++i) {
     if (entries[i].status != static_cast<std::uint32_t>(wire::ReserveStatus::kSlot)) continue;
     ORBITKV_ASSIGN_OR_RETURN(std::byte* const slot, life->pool()->Slot(entries[i].offset, entries[i].slot_bytes));
     const std::size_t at = piece.first + i;
     copy.blocks.push_back({job.block_ids[at], slot, job.layout->Identity(job.hashes[at], options_.shard), 0});
     copied.push_back(i);
-    ranges.emplace_back(entries[i].offset, entries[i].slot_bytes);
   }
-  copy.prepare = [this, piece, pool = life->pool(), ranges = std::move(ranges)]() -> Status {
+  copy.prepare = [this, piece]() -> Status {
     if (!pages_.Current(piece.block_ids(), piece.generations())) return Fail(Code::kStale, kStalePages);
-    for (const auto& [offset, bytes] : ranges) pool->EnsurePopulated(offset, bytes);
     return {};
+  };
+  copy.before_block = [pool = life->pool(), slot_bytes = job.layout->slot_bytes()](const copy::BlockCopy& block) {
+    pool->EnsurePopulated(block.slot, slot_bytes);
   };
   // A refused Submit leaves the copy unchanged; the engine is full of restores then, which end by themselves.
   for (;;) {

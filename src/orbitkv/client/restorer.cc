@@ -284,18 +284,15 @@ void Restorer::StartCopy(JobPtr job) {
   copy.stores = options_.restore_stores;
   copy.layout = &job->layout->pages;
   PoolMap* const pool = job->life->pool();
-  std::vector<std::pair<std::uint64_t, std::uint64_t>> ranges;
   for (std::size_t i = 0; i < job->plan.size(); ++i) {
     const wire::PlanEntry& entry = job->plan[i];
     const auto slot = pool->Slot(entry.offset, entry.slot_bytes);
     ORBITKV_CHECK(slot.has_value());
     copy.blocks.push_back(
         {job->block_ids[i], *slot, job->layout->Identity(job->hashes[i], options_.shard), entry.slot_checksum});
-    ranges.emplace_back(entry.offset, entry.slot_bytes);
   }
-  copy.prepare = [this, work = job.get(), pool, ranges = std::move(ranges)]() -> Status {
+  copy.prepare = [this, work = job.get()]() -> Status {
     if (!pages_.Current(work->block_ids, work->generations)) return orbitkv::Fail(Code::kStale, kStalePages);
-    for (const auto& [offset, bytes] : ranges) pool->EnsurePopulated(offset, bytes);
     return {};
   };
   const std::uint64_t id = job->id.value();

@@ -410,6 +410,23 @@ TEST_P(CopyEngineConformance, AFailedPrepareFailsTheJobUntouched) {
   for (std::uint32_t block = 0; block < kShape.blocks; ++block) EXPECT_TRUE(target.PageUnchanged(0, block));
 }
 
+TEST_P(CopyEngineConformance, BeforeBlockRunsOnceForEachBlock) {
+  Start();
+  TestMemory source(kShape, 1);
+  TestMemory target(kShape, 2);
+  for (const Direction direction : {Direction::kPublish, Direction::kRestore}) {
+    const bool publish = direction == Direction::kPublish;
+    CopyJob job = publish ? Job(direction, source, source) : PublishedRestore(source, target);
+    std::vector<std::atomic<int>> calls(kShape.blocks);
+    job.before_block = [&](const BlockCopy& block) {
+      EXPECT_EQ(block.slot, source.slot(block.block));
+      ++calls.at(block.block);
+    };
+    EXPECT_EQ(RunJob(std::move(job)).state, JobState::kDrainedOk);
+    for (const auto& count : calls) EXPECT_EQ(count, 1);
+  }
+}
+
 TEST_P(CopyEngineConformance, BadJobsAndUnknownIdsAreRefused) {
   Start();
   TestMemory memory(kShape, 1);

@@ -32,6 +32,8 @@ CopyRun::CopyRun(JobId id, CopyJob&& job, std::uint32_t threads, std::function<v
       pages_per_claim_(PagesPerClaim(page_count_, job_.layout->page_bytes, threads)),
       hashes_(page_count_),
       slot_checksums_(job_.direction == Direction::kPublish ? block_count_ : 0),
+      entered_(block_count_),
+      list_ready_(block_count_),
       pages_left_(block_count_),
       mismatched_(block_count_),
       verified_(layer_count_) {
@@ -39,26 +41,35 @@ CopyRun::CopyRun(JobId id, CopyJob&& job, std::uint32_t threads, std::function<v
 }
 
 void CopyRun::Begin() {
-  if (cancelled_.load(std::memory_order_relaxed)) return;
-  if (job_.prepare) {
-    if (const Status status = job_.prepare(); !status) {
-      begin_error_ = status.error();
-      next_page_.store(page_count_, std::memory_order_relaxed);
-      return;
-    }
+  if (!job_.prepare || cancelled_.load(std::memory_order_relaxed)) return;
+  if (const Status status = job_.prepare(); !status) {
+    begin_error_ = status.error();
+    next_page_.store(page_count_, std::memory_order_relaxed);
   }
-  if (job_.direction == Direction::kRestore) CheckLists();
 }
 
-void CopyRun::CheckLists() {
+bool CopyRun::Enter(std::uint64_t index) {
+  if (entered_[index].load(std::memory_order_relaxed)) return false;
+  if (entered_[index].exchange(true, std::memory_order_relaxed)) return false;
+  if (job_.before_block) job_.before_block(job_.blocks[index]);
+  return true;
+}
+
+// A thread that comes while another one reads the list reads it too: that costs less than waiting for a thread that may
+// not be running. Each copy is checked by the thread that uses it, so it does not matter if they differ.
+std::span<const std::uint64_t> CopyRun::CheckedList(std::uint64_t index, std::vector<std::uint64_t>& own) {
+  if (list_ready_[index].load(std::memory_order_acquire)) return list(index);
+  const bool first = Enter(index);
+  if (!first) own.resize(layer_count_);
+  const std::span<std::uint64_t> read = first ? list(index) : std::span(own);
+  const BlockCopy& block = job_.blocks[index];
   const std::uint64_t page_bytes = job_.layout->page_bytes;
-  for (std::uint64_t i = 0; i < block_count_; ++i) {
-    const BlockCopy& block = job_.blocks[i];
-    ReadList(block.slot, page_bytes, list(i));
-    if (SlotChecksum(block.identity, PayloadBytes(layer_count_, page_bytes), list(i)) != block.slot_checksum) {
-      mismatched_[i].store(true, std::memory_order_relaxed);
-    }
+  ReadList(block.slot, page_bytes, read);
+  if (SlotChecksum(block.identity, PayloadBytes(layer_count_, page_bytes), read) != block.slot_checksum) {
+    mismatched_[index].store(true, std::memory_order_relaxed);
   }
+  if (first) list_ready_[index].store(true, std::memory_order_release);
+  return read;
 }
 
 void CopyRun::Work() {
@@ -80,6 +91,7 @@ void CopyRun::Publish(PageRange range) {
     const std::uint64_t index = page / layer_count_;
     const auto layer = static_cast<std::uint32_t>(page % layer_count_);
     const BlockCopy& block = job_.blocks[index];
+    Enter(index);
     hashes_[page] =
         CopyAndHash(block.slot + layer * page_bytes, job_.layout->page(layer, block.block), page_bytes, job_.stores);
     // Whoever copies the block's last page sees the hashes of all of them and closes the slot.
@@ -95,6 +107,7 @@ void CopyRun::Restore(PageRange range) {
   const std::uint64_t page_bytes = job_.layout->page_bytes;
   std::uint64_t page = range.first;
   bool layer_complete = false;
+  std::vector<std::uint64_t> own;
   while (page < range.end) {
     // The part of the claim that lies in one layer.
     const auto layer = static_cast<std::uint32_t>(page / block_count_);
@@ -103,11 +116,12 @@ void CopyRun::Restore(PageRange range) {
     for (; page < end; ++page) {
       const std::uint64_t index = page % block_count_;
       pages_left_[index].fetch_sub(1, std::memory_order_relaxed);
+      const std::span<const std::uint64_t> hashes = CheckedList(index, own);
       if (mismatched_[index].load(std::memory_order_relaxed)) continue;
       const BlockCopy& block = job_.blocks[index];
       const std::uint64_t hash =
           CopyAndHash(job_.layout->page(layer, block.block), block.slot + layer * page_bytes, page_bytes, job_.stores);
-      if (hash == hashes_[index * layer_count_ + layer]) {
+      if (hash == hashes[layer]) {
         ++verified;
       } else {
         mismatched_[index].store(true, std::memory_order_relaxed);

@@ -6,11 +6,10 @@
 // Owns: the job's description; not the bytes.
 // Threads: Begin by one thread, before the first Work; Work and Cancel by any number; Finish by one, after the last
 // Work
-//          has returned. Callbacks run inside Begin and Work, one at a time.
+//          has returned. Callbacks run inside Begin, Work and Finish.
 // Blocks: no, but for the copying itself and the callbacks.
 // Invariants: a page whose list did not match is never written. on_layer(l) is called after every block's pages 0..l
-// are
-//             stored, fenced and verified.
+//             are stored, fenced and verified.
 #pragma once
 
 #include <atomic>
@@ -46,7 +45,10 @@ class CopyRun {
   };
   void Publish(PageRange range);
   void Restore(PageRange range);
-  void CheckLists();
+  // True for the first thread that comes to the block, after before_block.
+  bool Enter(std::uint64_t index);
+  // The block's list, checked; own: where it is kept when another thread is just reading it.
+  std::span<const std::uint64_t> CheckedList(std::uint64_t index, std::vector<std::uint64_t>& own);
   void ReportLayers() ORBITKV_EXCLUDES(report_mutex_);
   std::span<std::uint64_t> list(std::uint64_t index) {
     return std::span(hashes_).subspan(index * layer_count_, layer_count_);
@@ -62,9 +64,12 @@ class CopyRun {
   std::optional<Error> begin_error_;
   std::atomic<bool> cancelled_ = false;
   std::atomic<std::uint64_t> next_page_ = 0;
-  std::vector<std::uint64_t> hashes_;          // publish: computed; restore: the lists, copied once
+  std::vector<std::uint64_t> hashes_;          // publish: computed; restore: the lists that are ready
   std::vector<std::uint64_t> slot_checksums_;  // publish
-  // For each block: pages not yet copied, and whether a checksum was wrong. For each layer: verified pages.
+  // For each block: whether a thread has come to it, whether its list is in hashes_, pages not yet copied, and whether
+  // a checksum was wrong. For each layer: verified pages.
+  std::vector<std::atomic<bool>> entered_;
+  std::vector<std::atomic<bool>> list_ready_;
   std::vector<std::atomic<std::uint32_t>> pages_left_;
   std::vector<std::atomic<bool>> mismatched_;
   std::vector<std::atomic<std::uint64_t>> verified_;

@@ -1,16 +1,16 @@
 // The asynchronous copy interface: a job moves whole blocks between an engine's pages and slots of the pool.
 //
 // Publish copies pages into slots, hashing in the same pass, writes each slot's checksum list and returns the slot
-// checksums. Restore first reads each slot's list once and checks it against the expected slot checksum, before it
-// touches a page of that block, then copies layer by layer across all blocks and checks every page. A layer is reported
-// only when every block's page of it and of all layers before it is there and verified.
+// checksums. Restore copies layer by layer across all blocks and checks every page against the slot's list, of which it
+// uses one copy that was checked against the expected slot checksum before a page of that block is touched. A layer is
+// reported only when every block's page of it and of all layers before it is there and verified.
 //
 // Owns: nothing of the bytes. The layout, the pages and the slots stay valid and belong to the job until its state is
 //       drained-ok or drained-failed; a timeout, a cancel or an error of Wait or Drain changes nothing about that.
 // Threads: all calls are safe from any thread. Callbacks run on a worker or inside Submit, without a lock; they may
-// call
-//          Submit, Poll, LayersDone and Cancel, never Wait, Drain or Stop. A job's callbacks run one after the other:
-//          prepare, on_layer by rising layer, on_done exactly once.
+//          call Submit, Poll, LayersDone and Cancel, never Wait, Drain or Stop. Most of a job's callbacks run one after
+//          the other: prepare, on_layer by rising layer, on_done exactly once. before_block runs on the thread that is
+//          about to touch the block, for several blocks at the same time, at most once for each.
 // Blocks: Wait and Drain until their deadline; Stop until all work has ended; Submit for the time of the copy when the
 //         engine copies small restores on the calling thread.
 // Units: bytes; deadlines are CLOCK_MONOTONIC nanoseconds.
@@ -68,8 +68,11 @@ struct CopyJob {
   Stores stores = Stores::kOrdinary;
   const PageLayout* layout = nullptr;
   std::vector<BlockCopy> blocks;
-  // Runs before a byte is touched, for example to populate the mapping; an error fails the job.
+  // Runs before a byte is touched; an error fails the job.
   std::function<Status()> prepare;
+  // For work that belongs to a block and is best shared by the threads that copy, such as populating the mapping. A
+  // hint: while it runs, another thread may already copy from or to the same block.
+  std::function<void(const BlockCopy&)> before_block;
   std::function<void(JobId, std::uint32_t layer)> on_layer;  // restore only
   std::function<void(JobId, const JobResult&)> on_done;
 };

@@ -57,6 +57,35 @@ TEST_P(HostEngine, TwoWorkersShareOneJob) {
   EXPECT_TRUE(shared);
 }
 
+// A thread that comes to a block whose list another thread is reading copies the block all the same. Block 0 is held
+// until a second job is done, which only the other worker can begin, after it has left the first one.
+TEST_P(HostEngine, AWorkerDoesNotWaitForAnotherOneThatEntersABlock) {
+  Start();
+  constexpr TestMemory::Shape kTwoBlocks{3, 64 * 1024, 2};
+  TestMemory source(kTwoBlocks, 1);
+  TestMemory target(kTwoBlocks, 2);
+  TestMemory other(kShape, 3);
+  std::promise<void> other_done;
+  CopyJob job = PublishedRestore(source, target);
+  bool copied = false;
+  job.before_block = [&](const BlockCopy& block) {
+    if (block.block != 0) return;
+    if (other_done.get_future().wait_for(std::chrono::minutes(1)) != std::future_status::ready) return;
+    copied = SameBlock(source, target, 1);
+    for (std::uint32_t layer = 1; layer < kTwoBlocks.layers; ++layer) {
+      copied = copied && SamePage(source, target, layer, 0);
+    }
+  };
+  CopyJob next = Job(Direction::kPublish, other, other);
+  next.on_done = [&](JobId, const JobResult&) { other_done.set_value(); };
+  const JobId id = engine().Submit(std::move(job)).value();
+  ASSERT_TRUE(engine().Submit(std::move(next)));
+  EXPECT_EQ(engine().Wait(id, TestDeadline()).value(), JobState::kDrainedOk);
+  ASSERT_TRUE(engine().Drain(TestDeadline()));
+  EXPECT_TRUE(copied);
+  for (std::uint32_t block = 0; block < 2; ++block) EXPECT_TRUE(SameBlock(source, target, block));
+}
+
 TEST_P(HostEngine, ASmallRestoreIsCopiedByTheCaller) {
   Start();
   const auto copied_by_caller = [&](std::uint64_t page_bytes) {
@@ -71,6 +100,29 @@ TEST_P(HostEngine, ASmallRestoreIsCopiedByTheCaller) {
   };
   EXPECT_TRUE(copied_by_caller(128 * 1024));
   EXPECT_FALSE(copied_by_caller(128 * 1024 + 1));
+}
+
+// What before_block puts into a slot is what is read from it, the list included.
+TEST(HostEngineBeforeBlock, RunsBeforeTheSlotIsRead) {
+  constexpr TestMemory::Shape kOneBlock{3, 128 * 1024, 1};
+  HostHarness harness(1, 4);
+  TestMemory source(kOneBlock, 1);
+  TestMemory target(kOneBlock, 2);
+  CopyJob publish;
+  publish.layout = &source.layout();
+  publish.blocks.push_back({0, source.slot(0), TestMemory::Identity(0), 0});
+  CopyJob restore = publish;
+  const JobId published = harness.engine().Submit(std::move(publish)).value();
+  ASSERT_EQ(harness.engine().Wait(published, TestDeadline()).value(), JobState::kDrainedOk);
+  std::vector<std::byte> slot(SlotBytes(kOneBlock.layers, kOneBlock.page_bytes));
+  std::memcpy(slot.data(), source.slot(0), slot.size());
+  std::memset(source.slot(0), 0, slot.size());
+  restore.direction = Direction::kRestore;
+  restore.layout = &target.layout();
+  restore.blocks[0].slot_checksum = harness.engine().Take(published).value().slot_checksums.at(0);
+  restore.before_block = [&](const BlockCopy& block) { std::memcpy(block.slot, slot.data(), slot.size()); };
+  const JobId id = harness.engine().Submit(std::move(restore)).value();
+  EXPECT_EQ(harness.engine().Wait(id, TestDeadline()).value(), JobState::kDrainedOk);
 }
 
 TEST(HostEngineOptions, RefusesWhatCannotWork) {

@@ -89,6 +89,9 @@ void FakeDeviceEngine::Begin(DeviceJob& job) {
       return;
     }
   }
+  if (job.job.before_block) {
+    for (const copy::BlockCopy& block : job.job.blocks) job.job.before_block(block);
+  }
   if (job.job.direction == Direction::kPublish) {
     job.result.slot_checksums.assign(job.blocks(), 0);
     return;
