@@ -75,6 +75,9 @@ class VllmServer:
             VLLM_SERVER_DEV_MODE="1",
             VLLM_LOGGING_COLOR="0",
         )
+        # vLLM's scheduler process polls beside the worker's OpenMP threads. On few processors a thread that spins at a
+        # barrier keeps the one that it waits for from running: some steps then take several times as long.
+        env.setdefault("OMP_WAIT_POLICY", "passive")
         command = [
             str(Path(sys.executable).parent / "vllm"),
             "serve",
