@@ -91,4 +91,17 @@ double Child::CpuSeconds() const {
   return static_cast<double>(user + system) / static_cast<double>(sysconf(_SC_CLK_TCK));
 }
 
+std::uint64_t Child::MemoryKib() const {
+  std::ifstream status("/proc/" + std::to_string(pid_) + "/status");
+  std::uint64_t kib = 0;
+  for (std::string line; std::getline(status, line);) {
+    std::uint64_t part = 0;
+    if (std::sscanf(line.c_str(), "RssAnon: %lu", &part) == 1 ||
+        std::sscanf(line.c_str(), "RssShmem: %lu", &part) == 1) {
+      kib += part;
+    }
+  }
+  return kib;
+}
+
 }  // namespace orbitkv::bench

@@ -3,6 +3,7 @@
 // Blocks: the destructor, until the child is gone. Errors: a benchmark that cannot start its peer ends the program.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <sys/types.h>
@@ -24,6 +25,8 @@ class Child {
   pid_t pid() const { return pid_; }
   // Seconds of processor time the child has used so far.
   double CpuSeconds() const;
+  // Memory the child holds: private and shared, without files.
+  std::uint64_t MemoryKib() const;
 
  private:
   explicit Child(pid_t pid) : pid_(pid) {}

@@ -9,7 +9,7 @@
 
 namespace orbitkv::bench {
 
-// Adds query.256_hot_p50_us and query.256_asleep_p50_us, each beside a ping of the same session in the same rounds.
+// Adds query.256_hot_p50_us and query.256_asleep_p50_us.
 void MeasureLookup(const std::string& manager_program, const std::string& scratch, Report& report);
 
 }  // namespace orbitkv::bench

@@ -10,8 +10,11 @@
 #include <utility>
 #include <vector>
 
+#include "clients.h"
 #include "copy_rates.h"
+#include "long_query.h"
 #include "lookup.h"
+#include "manager_steps.h"
 #include "ping.h"
 #include "report.h"
 #include <CLI/CLI.hpp>
@@ -22,7 +25,7 @@ int main(int argc, char** argv) {
   std::string manager;
   std::vector<std::string> only;
   app.add_option("--manager", manager, "path of orbitkv-manager")->required()->check(CLI::ExistingFile);
-  app.add_option("--only", only, "groups to run: copy, lookup, ping");
+  app.add_option("--only", only, "groups to run: copy, lookup, clients, long, steps, ping");
   CLI11_PARSE(app, argc, argv);
 
   std::string scratch = std::filesystem::temp_directory_path() / "orbitkv-bench-XXXXXX";
@@ -35,6 +38,9 @@ int main(int argc, char** argv) {
   const std::vector<std::pair<std::string, std::function<void()>>> groups{
       {"copy", [&] { MeasureCopyRates(report); }},
       {"lookup", [&] { MeasureLookup(manager, scratch, report); }},
+      {"clients", [&] { MeasureClients(manager, scratch, report); }},
+      {"long", [&] { MeasureLongQueries(manager, scratch, report); }},
+      {"steps", [&] { MeasureManagerSteps(manager, scratch, report); }},
       {"ping", [&] { MeasurePing(manager, scratch, report); }},
   };
   for (const auto& [name, run] : groups) {

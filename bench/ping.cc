@@ -1,15 +1,13 @@
 #include "ping.h"
 
-#include <functional>
-#include <memory>
 #include <unistd.h>
 #include <vector>
 
 #include "baselines.h"
 #include "child.h"
+#include "subjects.h"
 
 #include "orbitkv/base/check.h"
-#include "orbitkv/channel/client_session.h"
 #include "orbitkv/os/clock.h"
 #include "orbitkv/os/thread.h"
 
@@ -20,34 +18,6 @@ constexpr int kRounds = 20;
 constexpr int kClientCpu = 0;
 constexpr int kPeerCpu = 1;
 constexpr useconds_t kAsleepGapUs = 300;
-
-class OrbitkvPing final : public RoundTrip {
- public:
-  explicit OrbitkvPing(const std::string& socket_path) {
-    channel::ConnectOptions options;
-    options.socket_path = socket_path;
-    options.name = "orbitkv-bench";
-    options.deadline_ns = os::MonotonicNs() + 5'000'000'000;
-    auto session = channel::ClientSession::Connect(options);
-    ORBITKV_CHECK(session.has_value());
-    session_ = std::move(*session);
-  }
-  void Call() override {
-    channel::Request request;
-    request.command = channel::Command::kPing;
-    request.scalar0 = ++sequence_;
-    request.deadline_ns = os::MonotonicNs() + 2'000'000'000;
-    const auto id = session_->Post(request);
-    ORBITKV_CHECK(id.has_value());
-    ORBITKV_CHECK(session_->WaitInto(*id, request.deadline_ns, &answer_).has_value());
-    ORBITKV_CHECK(answer_.ok() && answer_.scalar0 == sequence_);
-  }
-
- private:
-  std::unique_ptr<channel::ClientSession> session_;
-  channel::Answer answer_;
-  std::uint64_t sequence_ = 0;
-};
 
 double MicrosecondsOf(RoundTrip& trip) {
   const std::uint64_t start = os::MonotonicNs();
@@ -84,18 +54,18 @@ void MeasurePing(const std::string& manager_program, const std::string& scratch,
   const auto ring = MakeBareRing(kPeerCpu);
   const auto eventfd = MakeEventFdPingPong(kPeerCpu);
   const auto grpc = MakeGrpcEcho(kPeerCpu, scratch + "/echo.sock");
-  OrbitkvPing ping(socket_path);
+  const auto ping = MakePing(socket_path);
 
-  std::vector<Subject> asleep{{&ping, 100}, {eventfd.get(), 100}};
+  std::vector<Subject> asleep{{ping.get(), 100}, {eventfd.get(), 100}};
   Interleave(asleep, kAsleepGapUs);
   const double cpu_before = manager.CpuSeconds();
   constexpr unsigned kIdleSeconds = 10;
   sleep(kIdleSeconds);
   const double idle_percent = 100.0 * (manager.CpuSeconds() - cpu_before) / kIdleSeconds;
 
-  std::vector<Subject> hot{{&ping, 5000}, {grpc.get(), 200}};
+  std::vector<Subject> hot{{ping.get(), 5000}, {grpc.get(), 200}};
   Interleave(hot, 0);
-  std::vector<Subject> bare{{&ping, 5000}, {ring.get(), 5000}};
+  std::vector<Subject> bare{{ping.get(), 5000}, {ring.get(), 5000}};
   Interleave(bare, 0);
 
   const auto add = [&report](const char* name, Subject& value, const char* baseline, Subject& other) {

@@ -36,10 +36,12 @@ def main() -> int:
         print("native: channel, look-up and copies", flush=True)
         rows += native_rows(options.build)
     if "python" in chosen:
+        import python_ipc
         import python_rows
 
-        print("python: look-up and restore through the client API", flush=True)
+        print("python: look-up and restore through the client API, round trips beside iceoryx2", flush=True)
         rows += python_rows.rows()
+        rows += python_ipc.rows()
     if "engine" in chosen:
         import callback_share
         import engine_overhead
