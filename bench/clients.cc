@@ -18,7 +18,7 @@
 #include "orbitkv/base/check.h"
 #include "orbitkv/os/clock.h"
 #include "orbitkv/os/thread.h"
-#include "orbitkv/wire/commands.h"
+#include "orbitkv/wire/query.h"
 
 namespace orbitkv::bench {
 namespace {

@@ -16,6 +16,7 @@
 #include "orbitkv/manager/core.h"
 #include "orbitkv/os/thread.h"
 #include "orbitkv/wire/commands.h"
+#include "orbitkv/wire/query.h"
 
 namespace orbitkv::bench {
 namespace {
@@ -50,7 +51,7 @@ class SteppedManager {
     ORBITKV_CHECK(service.OpenSession(session, service::Purpose::kControl, 1).has_value());
     service::Registration registration;
     registration.instance = "bench-steps";
-    registration.role = service::Role::kWorker;
+    registration.role = service::Role::kBoth;
     registration.world_size = 1;
     registration.shard_count = 1;
     registration.computation[0] = std::byte{1};
@@ -79,6 +80,18 @@ class SteppedManager {
                              .scalar0 = reserve.scalar0,
                              .args = Args(wire::EncodeCommit(commits))});
     ORBITKV_CHECK(commit.scalar0 == count);
+  }
+  // Processor time, in nanoseconds, of a look-up that must end with this status.
+  double Query(std::uint64_t request_key, std::span<const state::BlockHash> hashes, wire::AnswerStatus status) {
+    wire::QueryHeader header;
+    header.request_key_lo = request_key;
+    const auto args = Args(wire::EncodeQuery(header, hashes));
+    manager::CommandAnswer answer;
+    const std::uint64_t start = CpuNs();
+    const auto progress = runner_->Start({.command = wire::Command::kQuerySubmit, .args = args}, now_ns_, answer);
+    const auto elapsed = static_cast<double>(CpuNs() - start);
+    ORBITKV_CHECK(progress == CommandRunner::Progress::kDone && answer.status == status);
+    return elapsed;
   }
   std::uint64_t evictions() const { return core_->cache().counters().evictions; }
   std::vector<double>& steps_us() { return steps_us_; }
@@ -135,6 +148,27 @@ void MeasureSteps(Report& report, std::size_t blocks_per_request) {
               1000, count});
 }
 
+// A session that holds as many answers as it may is told to come back, however much it asks for.
+void MeasureRejection(Report& report) {
+  constexpr int kCalls = 2000;
+  SteppedManager manager;
+  const auto hashes = MakeHashes(31, 100'000);
+  const auto few = std::span(hashes).first(256);
+  manager.Insert(few, 0, few.size());
+  std::uint64_t request = 0;
+  for (std::uint32_t i = 0; i < service::Limits{}.operations_per_session; ++i) {
+    (void)manager.Query(++request, few, wire::AnswerStatus::kOk);
+  }
+  std::vector<double> large_ns;
+  std::vector<double> small_ns;
+  for (int call = 0; call < kCalls; ++call) {
+    large_ns.push_back(manager.Query(++request, hashes, wire::AnswerStatus::kBusy));
+    small_ns.push_back(manager.Query(++request, few, wire::AnswerStatus::kBusy));
+  }
+  report.Add({"query.rejected_100000_ns", Quantile(large_ns, 0.5), "ns", "a rejected look-up of 256 hashes",
+              Quantile(small_ns, 0.5), large_ns.size()});
+}
+
 void MeasureMemory(const std::string& manager_program, const std::string& scratch, Report& report) {
   const std::string socket_path = scratch + "/steps.sock";
   const Child manager = Child::Exec(1,
@@ -153,6 +187,7 @@ void MeasureMemory(const std::string& manager_program, const std::string& scratc
 void MeasureManagerSteps(const std::string& manager_program, const std::string& scratch, Report& report) {
   ORBITKV_CHECK(os::PinThread(0).has_value());
   for (const std::size_t blocks : {std::size_t{512}, std::size_t{4096}}) MeasureSteps(report, blocks);
+  MeasureRejection(report);
   MeasureMemory(manager_program, scratch, report);
 }
 

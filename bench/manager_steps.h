@@ -13,7 +13,8 @@ namespace orbitkv::bench {
 
 // Adds dispatcher.worst_step_us.{512,4096}: reserves and commits of so many blocks (the native client sends at most
 // 512, a request may name 4,096) through the Manager's deciding half, with evictions and its timers, but without the
-// channel; and manager.mib_per_million_blocks, measured on a Manager process.
+// channel; query.rejected_100000_ns, a look-up that is not admitted, beside one of 256 hashes; and
+// manager.mib_per_million_blocks, measured on a Manager process.
 void MeasureManagerSteps(const std::string& manager_program, const std::string& scratch, Report& report);
 
 }  // namespace orbitkv::bench
