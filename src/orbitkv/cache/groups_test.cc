@@ -99,44 +99,44 @@ TEST(CacheGroups, ASparseGroupNeedsAllItsShards) {
 class SmallPool : public testing::Test {
  protected:
   void SetUp() override {
-    t.Add(kRow, kMixed, kMixedGroups);
-    for (std::uint32_t depth = 0; depth < 4; ++depth) ASSERT_TRUE(t.Publish(100 + depth, depth));
-    for (const std::uint32_t depth : {1U, 3U}) ASSERT_TRUE(t.Publish(100 + depth, depth, 1, kRow, 2));
-    for (const std::uint32_t depth : {5U, 7U}) ASSERT_TRUE(t.Publish(200 + depth, depth, 1, kRow, 2));
+    cache_.Add(kRow, kMixed, kMixedGroups);
+    for (std::uint32_t depth = 0; depth < 4; ++depth) ASSERT_TRUE(cache_.Publish(100 + depth, depth));
+    for (const std::uint32_t depth : {1U, 3U}) ASSERT_TRUE(cache_.Publish(100 + depth, depth, 1, kRow, 2));
+    for (const std::uint32_t depth : {5U, 7U}) ASSERT_TRUE(cache_.Publish(200 + depth, depth, 1, kRow, 2));
   }
-  TestCache t{5};
+  TestCache cache_{5};
 };
 
 TEST_F(SmallPool, SparsePartsAreEvictedAlone) {
-  t.cache->Touch(std::vector<BlockUse>{{t.Ref(101), 2}}, ++t.now);
-  ASSERT_TRUE(t.Publish(301, 1, 1, kRow, 2));
+  cache_.cache->Touch(std::vector<BlockUse>{{cache_.Ref(101), 2}}, ++cache_.now);
+  ASSERT_TRUE(cache_.Publish(301, 1, 1, kRow, 2));
   // The coldest sparse part went, from the middle of nothing: its dense part and the blocks around it stay.
-  for (std::uint32_t depth = 0; depth < 4; ++depth) EXPECT_TRUE(t.Has(100 + depth)) << depth;
-  EXPECT_EQ(t.Groups(101), 3U);
-  EXPECT_EQ(t.Groups(103), 1U);
-  EXPECT_EQ(t.cache->counters().evictions, 1U);
+  for (std::uint32_t depth = 0; depth < 4; ++depth) EXPECT_TRUE(cache_.Has(100 + depth)) << depth;
+  EXPECT_EQ(cache_.Groups(101), 3U);
+  EXPECT_EQ(cache_.Groups(103), 1U);
+  EXPECT_EQ(cache_.cache->counters().evictions, 1U);
 }
 
 TEST_F(SmallPool, UseOfTheDensePartDoesNotKeepTheSparseOne) {
-  t.cache->Touch(std::vector<BlockUse>{{t.Ref(101), 1}}, ++t.now);
-  ASSERT_TRUE(t.Publish(301, 1, 1, kRow, 2));
-  EXPECT_EQ(t.Groups(101), 1U);
-  EXPECT_EQ(t.Groups(103), 3U);
+  cache_.cache->Touch(std::vector<BlockUse>{{cache_.Ref(101), 1}}, ++cache_.now);
+  ASSERT_TRUE(cache_.Publish(301, 1, 1, kRow, 2));
+  EXPECT_EQ(cache_.Groups(101), 1U);
+  EXPECT_EQ(cache_.Groups(103), 3U);
 }
 
 TEST_F(SmallPool, APinHoldsEveryPart) {
-  ASSERT_TRUE(t.cache->PinFound(BlockUse{t.Ref(101), 1}));
-  ASSERT_TRUE(t.Publish(301, 1, 1, kRow, 2));
-  EXPECT_EQ(t.Groups(101), 3U);
-  EXPECT_EQ(t.Groups(103), 1U);
-  t.cache->UnpinFound(t.Ref(101));
+  ASSERT_TRUE(cache_.cache->PinFound(BlockUse{cache_.Ref(101), 1}));
+  ASSERT_TRUE(cache_.Publish(301, 1, 1, kRow, 2));
+  EXPECT_EQ(cache_.Groups(101), 3U);
+  EXPECT_EQ(cache_.Groups(103), 1U);
+  cache_.cache->UnpinFound(cache_.Ref(101));
 }
 
 TEST_F(SmallPool, AnEvictedLeafTakesItsSparsePartWithIt) {
-  ASSERT_TRUE(t.Publish(400, 0));
-  EXPECT_EQ(t.Groups(103), 0U);
-  EXPECT_TRUE(t.Has(102));
-  EXPECT_EQ(t.pool->gauges().slots_sealed, 7U);
+  ASSERT_TRUE(cache_.Publish(400, 0));
+  EXPECT_EQ(cache_.Groups(103), 0U);
+  EXPECT_TRUE(cache_.Has(102));
+  EXPECT_EQ(cache_.pool->gauges().slots_sealed, 7U);
 }
 
 TEST(CacheGroups, LateSparseGroupsAreTheFirstVictims) {

@@ -325,12 +325,12 @@ TEST_F(HostileManagerTest, GarbageAtTheSocketIsRefusedAndARealManagerIsFoundLate
     ASSERT_TRUE(client_->RegisterLayout(pages_.Layout()));
     Prng prng(23);
     std::vector<std::vector<std::byte>> words;
-    words.emplace_back();                                        // hangs up without a word
-    words.push_back({std::byte{0xff}, std::byte{0xff}});         // half a length
-    words.push_back(std::vector<std::byte>(4));                  // an empty frame
-    words.push_back(std::vector<std::byte>(4, std::byte{255}));  // 4 GiB to come
-    words.push_back(wire::EncodeFrame(wire::Probe{}).value());   // a frame, but not that one
-    wire::Welcome welcome{};                                     // without a single descriptor
+    words.emplace_back();                                       // hangs up without a word
+    words.push_back({std::byte{0xff}, std::byte{0xff}});        // half a length
+    words.emplace_back(4);                                      // an empty frame
+    words.emplace_back(4, std::byte{255});                      // 4 GiB to come
+    words.push_back(wire::EncodeFrame(wire::Probe{}).value());  // a frame, but not that one
+    wire::Welcome welcome{};                                    // without a single descriptor
     words.push_back(wire::EncodeFrame(welcome).value());
     for (int i = 0; i < 20; ++i) {
       std::vector<std::byte> noise(4 + prng.Below(200));

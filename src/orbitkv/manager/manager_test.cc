@@ -160,10 +160,14 @@ class BackedManagerTest : public ManagerTest {
       const auto bytes = client->pool().bytes().subspan(plan[i].offset, plan[i].slot_bytes);
       service::SourceRecord record{.depth = static_cast<std::uint32_t>(i), .checksum = plan[i].slot_checksum};
       if (i > 0) record.parent = hashes[i - 1];
-      backing->source().Put({client->namespace_digest(), hashes[i], 0, 0, plan[i].slot_bytes}, record,
-                            {bytes.begin(), bytes.end()});
+      backing->Fill([&](orbitkv::testing::RamSource& source) {
+        source.Put({client->namespace_digest(), hashes[i], 0, 0, plan[i].slot_bytes}, record,
+                   {bytes.begin(), bytes.end()});
+      });
     }
-    backing->source().set_delay([delay_ns](const service::ComponentKey&) { return delay_ns; });
+    backing->Fill([delay_ns](orbitkv::testing::RamSource& source) {
+      source.set_delay([delay_ns](const service::ComponentKey&) { return delay_ns; });
+    });
     client.reset();
     manager_->Stop();
     manager_.reset();

@@ -52,7 +52,7 @@ void Operations::Poll(Session& session, const wire::PollRequest& request, wire::
     entry.reason = ReasonOf(*operation);
     return;
   }
-  const QueryOutcome outcome = Answer(*operation, now_ns);
+  QueryOutcome outcome = Answer(*operation, now_ns);
   entry.lease = outcome.lease.value();
   entry.found = outcome.found_blocks;
   entry.reason = outcome.miss_reason;
@@ -93,7 +93,7 @@ Result<QueryOutcome> Operations::Claim(Session& session, const wire::ClaimReques
   }
   ++counters_.claims;
   operation.session = &session;
-  const QueryOutcome outcome = Answer(operation, now_ns);
+  QueryOutcome outcome = Answer(operation, now_ns);
   Remove(operation.serial);
   return outcome;
 }

@@ -161,7 +161,8 @@ TEST_F(TicketTest, FailedShortAndWrongReadsAreMissesAndNotForEver) {
   const auto found_with = [&](Fault fault, std::size_t at) {
     const ComponentKey bad = KeyOf(chain[at]);
     source_.set_fault([bad, fault](const ComponentKey& key) { return key == bad ? fault : Fault::kNone; });
-    EXPECT_TRUE(Loads(++operation, chain, {.request = operation}));
+    ++operation;
+    EXPECT_TRUE(Loads(operation, chain, {.request = operation}));
     Settle();
     After(kMs);
     return Poll(operation).found;

@@ -1,12 +1,13 @@
 // A RamSource behind a whole Manager: reads are carried out by a thread, into the pool.
 //
-// Owns: the source, its thread, its mapping of the pool. Threads: source() before Start only; the rest as Backing says.
+// Owns: the source, its thread, its mapping of the pool. Threads: Fill from any; the rest as Backing says.
 // Blocks: Stop, until the thread has ended. Units: nanoseconds of the monotonic clock.
 // Errors: Start when the pool cannot be mapped.
 // Invariant: reads that are not due when it is stopped are never reported.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 
 #include "orbitkv/base/mutex.h"
@@ -21,10 +22,9 @@ class RamBacking final : public manager::Backing {
  public:
   ~RamBacking() override { Stop(); }
 
-  // To be filled before Start.
-  RamSource& source() ORBITKV_EXCLUDES(mutex_) {
+  void Fill(const std::function<void(RamSource&)>& fill) ORBITKV_EXCLUDES(mutex_) {
     const MutexLock lock(mutex_);
-    return source_;
+    fill(source_);
   }
 
   Status Start(int pool_fd, std::uint64_t pool_bytes, Report report) override;

@@ -109,7 +109,7 @@ void Process::Receive(std::uint64_t life, const Reply& reply) {
         if (*end && (*end)->id == reply.session) (*end)->registered = true;
       }
       break;
-    case Reply::Kind::kRefused: MarkLost(); break;
+    case Reply::Kind::kRefused:
     case Reply::Kind::kClosed: MarkLost(); break;
     case Reply::Kind::kDone:
       // Replies come in the order of the reports; what is not acknowledged is reported again.
