@@ -110,7 +110,9 @@ void ManagerLife::HungUp(SessionId id, std::uint64_t now_ns) {
   Close(*session, now_ns);
   service_->DetachSession(id, now_ns);
   oracle_.Detached(id);
-  if (HoldsNothing(id)) End(id, now_ns);
+  if (!HoldsNothing(id)) return;
+  oracle_.CheckHoldsNothing(id);
+  End(id, now_ns);
 }
 
 void ManagerLife::End(SessionId id, std::uint64_t now_ns) {

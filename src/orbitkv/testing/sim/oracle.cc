@@ -74,6 +74,14 @@ void Oracle::Detached(SessionId id) {
   std::erase_if(leases_, [id](const auto& lease) { return lease.second.session == id; });
 }
 
+void Oracle::CheckHoldsNothing(SessionId id) {
+  const bool writes = std::ranges::any_of(reservations_, [id](const auto& held) { return held.second.session == id; });
+  const bool reads = std::ranges::any_of(grants_, [id](const auto& grant) {
+    return std::ranges::any_of(grant.second.ranks, [id](const auto& rank) { return rank.second == id; });
+  });
+  Expect(!writes && !reads, "a session was ended whose process may be copying", {{"session", id.value()}});
+}
+
 void Oracle::Ended(SessionId session) {
   EndHeld(session);
   EndTickets(session);
@@ -249,6 +257,8 @@ void Oracle::CheckFigures() {
   // A look-up that repeats a request has the place of the request's lease, and both are open while it runs.
   const std::uint64_t most = shape_.limits.operations_total + gauges.running_queries + gauges.tickets;
   Expect(gauges.leases + gauges.leases_remembered + open <= most, "more operations are open than the limit");
+  Expect(gauges.leases + gauges.leases_remembered <= leases_.size(), "more leases are kept than were given",
+         {{"service", gauges.leases + gauges.leases_remembered}, {"model", leases_.size()}});
   Expect(gauges.warm_ups <= shape_.limits.warm_ups, "more warm-ups wait than the limit");
   constexpr std::uint64_t kLargestLoad = 8192;  // one block is always permitted
   Expect(gauges.load_bytes <= std::max(shape_.limits.load_bytes(), kLargestLoad), "more bytes are read than permitted",

@@ -54,6 +54,8 @@ class Oracle {
                   const service::RegisterOutcome& outcome);
   void Unregistered(SessionId session);
   void Detached(SessionId session);
+  // It is about to be ended although its process may live.
+  void CheckHoldsNothing(SessionId session);
   void Ended(SessionId session);
   void Verified(const service::VerifyRequest& request, bool equal);
 
@@ -118,8 +120,7 @@ class Oracle {
     InstanceId instance;
     std::pair<std::uint64_t, std::uint64_t> request;
     std::vector<state::BlockHash> hashes;
-    std::vector<std::uint32_t> places;  // of the hashes, counted from the query's prefix
-    bool whole = false;                 // nothing less than all of it may be taken
+    bool whole = false;  // nothing less than all of it may be taken
     std::uint64_t answered_ns = 0;
     std::uint64_t revoked = 0;  // leases revoked in this life by then
     std::uint64_t doubts = 0;
@@ -127,7 +128,6 @@ class Oracle {
   struct Grant {
     SessionId beginner;  // none when it has ended
     std::vector<state::BlockHash> hashes;
-    std::vector<std::uint32_t> places;
     std::uint32_t space = 0;
     std::map<std::uint32_t, SessionId> ranks;  // open ones; none: waiting
     std::map<std::uint32_t, std::vector<std::uint64_t>> armed;
@@ -138,7 +138,7 @@ class Oracle {
   };
   using GrantKey = std::pair<InstanceId, std::uint64_t>;
 
-  // What a look-up asks for: hashes, where they stand behind the prefix, and what may be offered of them.
+  // What a look-up asks for, and what may be offered of it.
   struct Demand {
     Demand() = default;
     explicit Demand(const wire::QueryView& query);
@@ -150,7 +150,6 @@ class Oracle {
     bool warm = false;   // nothing is offered
     bool could = false;  // what could be loaded counts, too
     std::vector<state::BlockHash> hashes{};
-    std::vector<std::uint32_t> places{};
   };
   // The end of a look-up. fresh: it was decided just now.
   struct Offer {

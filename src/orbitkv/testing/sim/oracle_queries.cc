@@ -18,7 +18,6 @@ Oracle::Demand::Demand(const wire::QueryView& query)
   const auto add = [&](std::uint32_t first, std::uint32_t count) {
     for (std::uint32_t i = first; i < first + count; ++i) {
       hashes.push_back(query.hashes[i]);
-      places.push_back(i);
     }
   };
   if (!one) add(0, query.header.hash_count);
@@ -99,12 +98,10 @@ void Oracle::Offered(const Offer& offer, Demand demand) {
   Expect(!leased_.contains(offer.lease), "a lease's id came twice", {{"lease", offer.lease}});
   leased_.insert(offer.lease);
   demand.hashes.resize(found);
-  demand.places.resize(found);
   leases_[offer.lease] = {.session = offer.session,
                           .instance = session.instance,
                           .request = demand.request,
                           .hashes = std::move(demand.hashes),
-                          .places = std::move(demand.places),
                           .whole = demand.one,
                           .answered_ns = offer.fresh ? offer.now_ns : 0,
                           .revoked = life_->service().counters().leases_revoked,

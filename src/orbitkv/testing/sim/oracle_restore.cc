@@ -33,9 +33,8 @@ void Oracle::BeginAnswered(SessionId id, const SimRequest& request, const manage
     return;
   }
   Expect(!lease->second.whole || boundary == lease->second.hashes.size(), "a part was taken of what is one demand");
-  Grant grant{.beginner = id, .hashes = {}, .places = {}, .space = instance.space, .ranks = {}, .armed = {}};
+  Grant grant{.beginner = id, .hashes = {}, .space = instance.space, .ranks = {}, .armed = {}};
   grant.hashes.assign(lease->second.hashes.begin(), lease->second.hashes.begin() + boundary);
-  grant.places.assign(lease->second.places.begin(), lease->second.places.begin() + boundary);
   for (const state::BlockHash& hash : grant.hashes) {
     Expect(Present(instance.space, hash), "a block was granted that is not there");
   }
@@ -107,8 +106,7 @@ void Oracle::Arm(SessionId id, Grant& grant, std::uint32_t rank, std::span<const
     const auto found = slots_.find(entry.generation);
     if (found == slots_.end() || found->second.state != SlotState::kStored || found->second.offset != entry.offset ||
         found->second.key != BlockKey{grant.space, grant.hashes[i], shard} ||
-        found->second.checksum != entry.slot_checksum || entry.group != 0 ||
-        (entry.block != grant.places[i] && entry.block != i)) {
+        found->second.checksum != entry.slot_checksum || entry.group != 0 || entry.block != i) {
       history_.Violation("a plan names a slot that does not hold its block",
                          {{"block", i}, {"generation", entry.generation}, {"offset", entry.offset}});
       return;
