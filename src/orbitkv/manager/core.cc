@@ -170,6 +170,20 @@ void EmitLimits(MetricSink& sink, const service::Limits& limits) {
   sink.Gauge("orbitkv_limit_operations", "Most look-ups and kept answers.", limits.operations_total);
 }
 
+void EmitInstances(MetricSink& sink, const service::Service& service) {
+  for (const service::InstanceStatus& instance : service.instances()) {
+    const MetricSink::Labels labels = {{"instance", instance.name}};
+    sink.Counter("orbitkv_instance_lookups_total", "Logical look-ups that are over.",
+                 static_cast<double>(instance.lookups), labels);
+    sink.Counter("orbitkv_instance_lookup_blocks_total", "Blocks that they asked for.",
+                 static_cast<double>(instance.lookup_blocks), labels);
+    sink.Counter("orbitkv_instance_hit_blocks_total", "Blocks that restores took.",
+                 static_cast<double>(instance.hit_blocks), labels);
+    sink.Gauge("orbitkv_instance_unbounded_hit_rate",
+               "Share of them that a cache without bounds would have, estimated.", instance.unbounded_hit_rate, labels);
+  }
+}
+
 void EmitSessions(MetricSink& sink, const service::Service& service) {
   for (const service::SessionStatus& session : service.sessions()) {
     const MetricSink::Labels labels = {{"session", fmt::format("{}", session.id.value())}, {"name", session.name}};
@@ -244,6 +258,7 @@ void Core::AddFigures(Metrics& metrics) const {
       sink.Gauge("orbitkv_pool_class_slots", "Slots of one size.", one.slots, labels);
       sink.Gauge("orbitkv_pool_class_used", "Slots of one size in use.", one.used, labels);
     }
+    EmitInstances(sink, *service_);
     EmitSessions(sink, *service_);
   });
 }

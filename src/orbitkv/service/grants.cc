@@ -40,7 +40,7 @@ Status Grants::Begin(Session& session, LeaseId lease, const wire::BeginView& beg
   for (const std::uint32_t rank : begin.ranks) begun.ranks.push_back({.rank = Rank(rank)});
   grants_.emplace(GrantKey(instance.id, grant), std::move(begun));
   ++open_grants_[instance.id];
-  leases_.End(lease);
+  leases_.End(lease, begin.header.boundary_blocks);
   return {};
 }
 
@@ -68,9 +68,8 @@ Status Grants::Admit(const Instance& instance, const Lease* lease, const wire::B
     if (!instance.RankLive(rank)) return Fail(Code::kRefused, "a rank has no live session", rank);
   }
   if (lease == nullptr) return Fail(Code::kNotFound, "the lease is gone");
-  if (begin.header.boundary_blocks > lease->hashes.size()) {
-    return Fail(Code::kRefused, "the boundary lies beyond what was found", begin.header.boundary_blocks,
-                lease->hashes.size());
+  if (begin.header.boundary_blocks > lease->found) {
+    return Fail(Code::kRefused, "the boundary lies beyond what was found", begin.header.boundary_blocks, lease->found);
   }
   if (!lease->boundaries.empty() && !std::ranges::binary_search(lease->boundaries, begin.header.boundary_blocks)) {
     return Fail(Code::kRefused, "no boundary lies there", begin.header.boundary_blocks);

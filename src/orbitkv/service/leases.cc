@@ -43,12 +43,17 @@ void Leases::Drop(Session& session, std::uint64_t hash_count) {
   hashes_ -= hash_count;
 }
 
-LeaseId Leases::Answer(Session& session, const RequestKey& request, Scan& scan, std::uint64_t now_ns) {
+LeaseId Leases::Answer(Session& session, const RequestKey& request, std::uint32_t attempt, Scan& scan,
+                       std::uint64_t now_ns) {
   // Only now, so that blocks of both stay pinned throughout.
   if (const auto earlier = by_request_.find(request); earlier != by_request_.end()) {
-    Erase(leases_.find(earlier->second));
+    const auto lease = leases_.find(earlier->second);
+    Erase(lease, 0, lease->second.attempt != attempt);
   }
-  if (scan.refs().empty()) return {};
+  if (scan.refs().empty()) {
+    if (!scan.selected()) lookups_.Count(request, attempt, scan.TakeHashes(), 0);
+    return {};
+  }
   const LeaseId answered(next_lease_++);
   Lease& lease = leases_.emplace_hint(leases_.end(), answered, Lease{})->second;
   lease.id = answered;
@@ -57,7 +62,10 @@ LeaseId Leases::Answer(Session& session, const RequestKey& request, Scan& scan, 
   lease.answered_ns = now_ns;
   lease.prefix_blocks = scan.prefix_blocks();
   lease.boundaries = scan.Boundaries();
-  lease.hashes = scan.TakeFoundHashes();
+  lease.attempt = attempt;
+  lease.selected = scan.selected();
+  lease.found = scan.found();
+  lease.hashes = scan.TakeHashes();
   lease.refs = std::move(scan.refs());
   hashes_ += lease.hashes.size();
   ++session.operations;
@@ -71,8 +79,8 @@ const Lease* Leases::Find(const Instance& instance, LeaseId lease) const {
   return found == leases_.end() || found->second.request.instance != instance.id ? nullptr : &found->second;
 }
 
-void Leases::End(LeaseId lease) {
-  if (const auto found = leases_.find(lease); found != leases_.end()) Erase(found);
+void Leases::End(LeaseId lease, std::uint32_t taken) {
+  if (const auto found = leases_.find(lease); found != leases_.end()) Erase(found, taken);
 }
 
 void Leases::EndSession(Session& session) {
@@ -90,7 +98,7 @@ void Leases::Expire(Lease& lease) {
   --live_;
 }
 
-Leases::LeaseMap::iterator Leases::Erase(LeaseMap::iterator lease) {
+Leases::LeaseMap::iterator Leases::Erase(LeaseMap::iterator lease, std::uint32_t taken, bool counted) {
   Lease& ended = lease->second;
   if (ended.live) {
     pins_.Give(*ended.session, ended.refs);
@@ -101,6 +109,11 @@ Leases::LeaseMap::iterator Leases::Erase(LeaseMap::iterator lease) {
   hashes_ -= ended.hashes.size();
   --ended.session->operations;
   by_request_.erase(ended.request);
+  if (ended.selected) {
+    lookups_.AddHits(ended.request.instance, taken);
+  } else if (counted) {
+    lookups_.Count(ended.request, ended.attempt, std::move(ended.hashes), taken);
+  }
   return leases_.erase(lease);
 }
 

@@ -11,7 +11,6 @@
 // Invariant: a request (of an instance) has at most one lease.
 #pragma once
 
-#include <compare>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -24,23 +23,13 @@
 #include "orbitkv/base/units.h"
 #include "orbitkv/cache/block_cache.h"
 #include "orbitkv/service/limits.h"
+#include "orbitkv/service/lookups.h"
 #include "orbitkv/service/registry.h"
 #include "orbitkv/service/scan.h"
 #include "orbitkv/service/types.h"
 #include "orbitkv/wire/commands.h"
 
 namespace orbitkv::service {
-
-struct RequestKey {
-  InstanceId instance;
-  std::uint64_t hi = 0;
-  std::uint64_t lo = 0;
-  auto operator<=>(const RequestKey&) const = default;
-  template <typename H>
-  friend H AbslHashValue(H h, const RequestKey& key) {
-    return H::combine(std::move(h), key.instance, key.hi, key.lo);
-  }
-};
 
 struct Lease {
   LeaseId id;
@@ -49,15 +38,18 @@ struct Lease {
   std::uint64_t answered_ns = 0;
   bool live = true;
   std::uint32_t prefix_blocks = 0;
-  std::vector<std::uint32_t> boundaries;  // that may be taken; empty: every one
-  std::vector<state::BlockHash> hashes;
-  std::vector<cache::BlockRef> refs;  // while live, one per hash; none where no boundary needs it
+  std::uint32_t attempt = 0;
+  bool selected = false;                  // the discovery before it was the look-up
+  std::uint32_t found = 0;                // blocks
+  std::vector<std::uint32_t> boundaries;  // that may be taken; empty: every one up to found
+  std::vector<state::BlockHash> hashes;   // all that were asked for, the found ones first
+  std::vector<cache::BlockRef> refs;      // while live, one per found block; none where no boundary needs it
 };
 
 class Leases {
  public:
-  Leases(const Limits& limits, cache::BlockCache& cache, Counters& counters)
-      : limits_(limits), counters_(counters), pins_(limits, cache) {}
+  Leases(const Limits& limits, cache::BlockCache& cache, Lookups& lookups, Counters& counters)
+      : limits_(limits), lookups_(lookups), counters_(counters), pins_(limits, cache) {}
 
   // Whether a look-up of so many hashes may begin; makes room for it if it may. replaces: an operation of the session
   // makes place for it.
@@ -65,14 +57,15 @@ class Leases {
   // The accounts of a look-up that has begun and is not answered.
   void Hold(Session& session, std::uint64_t hash_count);
   void Drop(Session& session, std::uint64_t hash_count);
-  // The request's new lease, which takes the pins and hashes of what the scan found; none when it found nothing. The
-  // lease that the request had before is over.
-  LeaseId Answer(Session& session, const RequestKey& request, Scan& scan, std::uint64_t now_ns);
+  // The request's new lease, which takes pins and hashes of the scan; none when it found nothing. The lease that the
+  // request had before is over.
+  LeaseId Answer(Session& session, const RequestKey& request, std::uint32_t attempt, Scan& scan, std::uint64_t now_ns);
   FoundPins& pins() { return pins_; }
 
   // Null when no lease of that id belongs to the instance.
   const Lease* Find(const Instance& instance, LeaseId lease) const;
-  void End(LeaseId lease);
+  // taken: blocks that a restore took from it.
+  void End(LeaseId lease, std::uint32_t taken);
   void EndSession(Session& session);
 
   // Gives up the pins of the oldest live lease; false when there is none.
@@ -85,10 +78,12 @@ class Leases {
   using LeaseMap = std::map<LeaseId, Lease>;
 
   void Expire(Lease& lease);
-  LeaseMap::iterator Erase(LeaseMap::iterator lease);
+  // counted: its logical look-up is over with it.
+  LeaseMap::iterator Erase(LeaseMap::iterator lease, std::uint32_t taken = 0, bool counted = true);
   LeaseMap::iterator FirstLive() { return leases_.lower_bound(first_live_); }
 
   const Limits& limits_;
+  Lookups& lookups_;
   Counters& counters_;
   FoundPins pins_;
   LeaseMap leases_;

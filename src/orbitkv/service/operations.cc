@@ -128,6 +128,7 @@ QueryOutcome Operations::Discover(Operation& operation) {
   if (operation.cursor == 0) outcome.miss_reason = static_cast<std::uint32_t>(wire::MissReason::kAbsent);
   outcome.boundaries = scan.Boundaries();
   CloseAccounts(operation);
+  lookups_.Count(operation.request, operation.attempt, operation.scan.TakeHashes(), 0);
   return outcome;
 }
 
@@ -179,7 +180,7 @@ QueryOutcome Operations::Answer(Operation& operation, std::uint64_t now_ns) {
   counters_.query_blocks_found += outcome.found_blocks;
   if (outcome.found_blocks > 0) outcome.boundaries = scan.Boundaries();
   CloseAccounts(operation);
-  outcome.lease = leases_.Answer(*operation.session, operation.request, scan, now_ns);
+  outcome.lease = leases_.Answer(*operation.session, operation.request, operation.attempt, scan, now_ns);
   operation.session = nullptr;
   return outcome;
 }

@@ -43,8 +43,20 @@ namespace orbitkv::service {
 
 class Operations final : public cache::LeaseRevoker {
  public:
-  Operations(const Limits& limits, cache::BlockCache& cache, Leases& leases, Loads& loads, Counters& counters)
-      : limits_(limits), cache_(cache), leases_(leases), loads_(loads), counters_(counters) {}
+  struct Parts {
+    cache::BlockCache& cache;
+    Leases& leases;
+    Loads& loads;
+    Lookups& lookups;
+    Counters& counters;
+  };
+  Operations(const Limits& limits, const Parts& parts)
+      : limits_(limits),
+        cache_(parts.cache),
+        leases_(parts.leases),
+        loads_(parts.loads),
+        lookups_(parts.lookups),
+        counters_(parts.counters) {}
 
   // Sessions are registered.
   Result<QueryOutcome> Start(Session& session, const wire::QueryView& query, Ticket ticket, std::uint64_t now_ns);
@@ -143,6 +155,7 @@ class Operations final : public cache::LeaseRevoker {
   cache::BlockCache& cache_;
   Leases& leases_;
   Loads& loads_;
+  Lookups& lookups_;
   Counters& counters_;
 
   std::map<SessionId, Operation> running_;

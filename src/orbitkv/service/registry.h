@@ -110,6 +110,7 @@ class Registry {
   RegisterOutcome Register(Session& session, const Registration& registration, const Namespace*& formed);
 
   const std::map<SessionId, Session>& sessions() const { return sessions_; }
+  const std::map<InstanceId, Instance>& instances() const { return instances_; }
   std::size_t instance_count() const { return instances_.size(); }
   std::size_t namespace_count() const { return spaces_.size(); }
   std::uint32_t detached_count() const { return detached_; }

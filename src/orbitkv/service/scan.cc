@@ -1,7 +1,6 @@
 #include "orbitkv/service/scan.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "orbitkv/base/check.h"
 
@@ -146,11 +145,6 @@ std::vector<std::uint32_t> Scan::Boundaries() const {
   // A selected read is one demand: there is no smaller one inside it.
   if (mode_ == wire::QueryMode::kSelected && found_ > 0) return {found_};
   return {};
-}
-
-std::vector<state::BlockHash> Scan::TakeFoundHashes() {
-  hashes_.resize(found_);
-  return std::move(hashes_);
 }
 
 }  // namespace orbitkv::service

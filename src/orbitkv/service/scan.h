@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "orbitkv/base/result.h"
@@ -80,8 +81,9 @@ class Scan {
 
   // One per found block; none where no boundary needs it.
   std::vector<cache::BlockRef>& refs() { return refs_; }
-  // The hashes of what was found; the scan is spent.
-  std::vector<state::BlockHash> TakeFoundHashes();
+  bool selected() const { return mode_ == wire::QueryMode::kSelected; }
+  // The scan is spent.
+  std::vector<state::BlockHash> TakeHashes() { return std::move(hashes_); }
 
  private:
   const Namespace* space_;

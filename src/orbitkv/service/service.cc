@@ -22,9 +22,9 @@ struct Service::Parts {
       : limits(service_limits),
         cache(block_cache),
         registry(limits),
-        leases(limits, cache, counters),
+        leases(limits, cache, lookups, counters),
         loads(limits, cache, counters),
-        operations(limits, cache, leases, loads, counters),
+        operations(limits, {cache, leases, loads, lookups, counters}),
         verifications(limits, cache, counters),
         grants(limits, cache, leases, verifications, counters),
         reservations(limits, cache, counters) {}
@@ -33,6 +33,7 @@ struct Service::Parts {
   cache::BlockCache& cache;
   Counters counters;
   Registry registry;
+  Lookups lookups;
   Leases leases;
   Loads loads;
   Operations operations;
@@ -94,6 +95,7 @@ struct Service::Parts {
   void Forget(std::optional<InstanceId> instance) {
     if (!instance) return;
     grants.ForgetInstance(*instance);
+    lookups.Forget(*instance);
     reservations.ForgetInstance(*instance);
   }
 };
@@ -237,7 +239,7 @@ Status Service::Release(SessionId session, wire::ReleaseKind kind, std::uint64_t
   ORBITKV_ASSIGN_OR_RETURN(Session * found, parts_->Registered(session));
   switch (kind) {
     case wire::ReleaseKind::kLease:
-      if (parts_->leases.Find(*found->instance, LeaseId(id)) != nullptr) parts_->leases.End(LeaseId(id));
+      if (parts_->leases.Find(*found->instance, LeaseId(id)) != nullptr) parts_->leases.End(LeaseId(id), 0);
       return {};
     case wire::ReleaseKind::kGrant: parts_->grants.Release(*found, GrantId(id)); return {};
   }
@@ -278,9 +280,13 @@ Status Service::PublishAbort(SessionId session, ReservationId reservation, std::
 
 void Service::SetSource(const Source* source) { parts_->loads.SetSource(source); }
 
-bool Service::Work(std::uint64_t now_ns) { return parts_->operations.Work(parts_->At(now_ns)); }
+bool Service::Work(std::uint64_t now_ns) {
+  parts_->operations.Work(parts_->At(now_ns));
+  parts_->lookups.Work(parts_->limits.step_hashes);
+  return HasWork();
+}
 
-bool Service::HasWork() const { return parts_->operations.HasWork(); }
+bool Service::HasWork() const { return parts_->operations.HasWork() || parts_->lookups.HasWork(); }
 
 std::vector<LoadRequest> Service::TakeLoads() { return parts_->loads.Take(); }
 
@@ -336,6 +342,20 @@ Gauges Service::gauges() const {
   parts_->grants.Export(gauges);
   parts_->reservations.Export(gauges);
   return gauges;
+}
+
+std::vector<InstanceStatus> Service::instances() const {
+  std::vector<InstanceStatus> statuses;
+  for (const auto& [id, instance] : parts_->registry.instances()) {
+    const Lookups::Figures figures = parts_->lookups.Of(id);
+    statuses.push_back({.id = id,
+                        .name = instance.name,
+                        .lookups = figures.lookups,
+                        .lookup_blocks = figures.blocks,
+                        .hit_blocks = figures.hits,
+                        .unbounded_hit_rate = figures.unbounded_hit_rate()});
+  }
+  return statuses;
 }
 
 std::vector<SessionStatus> Service::sessions() const {

@@ -134,7 +134,8 @@ class Service {
   const Counters& counters() const;
   Gauges gauges() const;
   const Limits& limits() const;
-  std::vector<SessionStatus> sessions() const;  // by id
+  std::vector<SessionStatus> sessions() const;    // by id
+  std::vector<InstanceStatus> instances() const;  // by id
 
  private:
   struct Parts;

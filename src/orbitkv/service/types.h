@@ -166,6 +166,16 @@ struct Gauges {
   std::uint64_t verifications = 0;
 };
 
+// Of one engine: its logical look-ups, each counted once when a restore takes from it or it ends.
+struct InstanceStatus {
+  InstanceId id;
+  std::string name;
+  std::uint64_t lookups = 0;
+  std::uint64_t lookup_blocks = 0;
+  std::uint64_t hit_blocks = 0;   // taken by restores
+  double unbounded_hit_rate = 0;  // of a cache that never forgets, estimated
+};
+
 // Of one open session, for status and logs.
 struct SessionStatus {
   SessionId id;
