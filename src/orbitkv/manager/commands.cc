@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "orbitkv/base/check.h"
 #include "orbitkv/wire/commands.h"
 
 namespace orbitkv::manager {
@@ -46,8 +47,8 @@ CommandRunner::Progress CommandRunner::Start(const CommandRequest& request, std:
         Refuse(answer, done.error());
       }
       break;
-    case wire::Command::kRestoreBegin: Begin(request, now_ns, answer); break;
-    case wire::Command::kRestorePlan: Plan(request, now_ns, answer); break;
+    case wire::Command::kRestoreBegin: return Begin(request, now_ns, answer);
+    case wire::Command::kRestorePlan: return Plan(request, now_ns, answer);
     case wire::Command::kRestoreEnd: End(request, now_ns, answer); break;
     case wire::Command::kRelease: Release(request, now_ns, answer); break;
     case wire::Command::kQueryPoll: Poll(request, now_ns, answer); break;
@@ -59,8 +60,16 @@ CommandRunner::Progress CommandRunner::Start(const CommandRequest& request, std:
 
 CommandRunner::Progress CommandRunner::Continue(std::uint64_t now_ns, CommandAnswer& answer) {
   answer = {};
-  if (running_ == wire::Command::kQuerySubmit) return QueryStep(service_.ContinueQuery(session_, now_ns), answer);
-  return ReserveStep(service_.ContinueReserve(session_, now_ns, entries_), answer);
+  switch (running_) {
+    case wire::Command::kQuerySubmit: return QueryStep(service_.ContinueQuery(session_, now_ns), answer);
+    case wire::Command::kPublishReserve:
+      return ReserveStep(service_.ContinueReserve(session_, now_ns, entries_), answer);
+    case wire::Command::kRestoreBegin: return BeginStep(service_.ContinueBegin(session_, now_ns), answer);
+    case wire::Command::kRestorePlan: return PlanStep(service_.ContinuePlan(session_, now_ns, plan_), answer);
+    default: break;
+  }
+  ORBITKV_CHECK(false);
+  return Progress::kDone;
 }
 
 void CommandRunner::Cancel(std::uint64_t now_ns) { service_.CancelStep(session_, now_ns); }
@@ -75,7 +84,7 @@ CommandRunner::Progress CommandRunner::Query(const CommandRequest& request, std:
     return Progress::kDone;
   }
   running_ = wire::Command::kQuerySubmit;
-  cost_ = std::min(query->header.hash_count, service_.limits().step_hashes);
+  cost_ = Cost(query->header.hash_count);
   return QueryStep(service_.StartQuery(session_, *query, now_ns, ticket), answer);
 }
 
@@ -134,7 +143,7 @@ CommandRunner::Progress CommandRunner::Reserve(const CommandRequest& request, st
     return Progress::kDone;
   }
   running_ = wire::Command::kPublishReserve;
-  cost_ = std::min(reserve->header.block_count, service_.limits().step_hashes);
+  cost_ = Cost(reserve->header.block_count);
   return ReserveStep(service_.StartReserve(session_, *reserve, now_ns, entries_), answer);
 }
 
@@ -150,37 +159,61 @@ CommandRunner::Progress CommandRunner::ReserveStep(const Result<service::Reserve
   return Progress::kDone;
 }
 
+// In one turn: a reserve has at most wire::kMaxBlocksPerReserve blocks, and whoever gave the commit up half way could
+// not tell what became of each.
 void CommandRunner::Commit(const CommandRequest& request, std::uint64_t now_ns, CommandAnswer& answer) {
   const auto commit = wire::DecodeCommit(request.args);
   if (!commit) return Refuse(answer, commit.error());
-  cost_ = static_cast<std::uint32_t>(commit->entries.size());
+  cost_ = Cost(commit->entries.size());
   const auto stored = service_.PublishCommit(session_, ReservationId(request.scalar0), *commit, now_ns, outcomes_);
   if (!stored) return Refuse(answer, stored.error());
   answer.scalar0 = *stored;
   answer.payload = std::as_bytes(std::span(outcomes_));
 }
 
-void CommandRunner::Begin(const CommandRequest& request, std::uint64_t now_ns, CommandAnswer& answer) {
+CommandRunner::Progress CommandRunner::Begin(const CommandRequest& request, std::uint64_t now_ns,
+                                             CommandAnswer& answer) {
   const auto begin = wire::DecodeBegin(request.args);
-  if (!begin) return Refuse(answer, begin.error());
-  cost_ = begin->header.boundary_blocks;
-  if (auto done = service_.RestoreBegin(session_, LeaseId(request.scalar0), *begin, GrantId(request.scalar1), now_ns);
-      !done) {
-    Refuse(answer, done.error());
+  if (!begin) {
+    Refuse(answer, begin.error());
+    return Progress::kDone;
   }
+  running_ = wire::Command::kRestoreBegin;
+  cost_ = Cost(begin->header.boundary_blocks);
+  return BeginStep(service_.StartBegin(session_, LeaseId(request.scalar0), *begin, GrantId(request.scalar1), now_ns),
+                   answer);
 }
 
-void CommandRunner::Plan(const CommandRequest& request, std::uint64_t now_ns, CommandAnswer& answer) {
+CommandRunner::Progress CommandRunner::BeginStep(const Result<service::BeginProgress>& progress,
+                                                 CommandAnswer& answer) {
+  if (progress && progress->more) return Progress::kMore;
+  if (!progress) Refuse(answer, progress.error());
+  return Progress::kDone;
+}
+
+CommandRunner::Progress CommandRunner::Plan(const CommandRequest& request, std::uint64_t now_ns,
+                                            CommandAnswer& answer) {
   std::uint32_t rank = 0;
-  if (!Narrow(request.scalar1, rank)) return Refuse(answer, Error{});
-  const auto status = service_.RestorePlan(session_, GrantId(request.scalar0), Rank(rank), now_ns, plan_);
-  if (!status) return Refuse(answer, status.error());
-  answer.status = StatusOfPlan(*status);
-  if (*status != service::PlanStatus::kArmed) return;
-  cost_ = static_cast<std::uint32_t>(plan_.size());
+  if (!Narrow(request.scalar1, rank)) {
+    Refuse(answer, Error{});
+    return Progress::kDone;
+  }
+  running_ = wire::Command::kRestorePlan;
+  return PlanStep(service_.StartPlan(session_, GrantId(request.scalar0), Rank(rank), now_ns, plan_), answer);
+}
+
+CommandRunner::Progress CommandRunner::PlanStep(const Result<service::PlanProgress>& progress, CommandAnswer& answer) {
+  if (!progress) {
+    Refuse(answer, progress.error());
+    return Progress::kDone;
+  }
+  cost_ = Cost(plan_.size());
+  if (progress->more) return Progress::kMore;
+  answer.status = StatusOfPlan(progress->status);
+  if (progress->status != service::PlanStatus::kArmed) return Progress::kDone;
   answer.scalar0 = plan_.size();
   answer.payload = std::as_bytes(std::span(plan_));
-  if (abi_ > 1) return;
+  if (abi_ > 1) return Progress::kDone;
   plan_v1_.clear();
   for (const wire::PlanEntry& entry : plan_) {
     plan_v1_.push_back({.offset = entry.offset,
@@ -190,6 +223,12 @@ void CommandRunner::Plan(const CommandRequest& request, std::uint64_t now_ns, Co
                         .slab = entry.slab});
   }
   answer.payload = std::as_bytes(std::span(plan_v1_));
+  return Progress::kDone;
+}
+
+std::uint32_t CommandRunner::Cost(std::size_t blocks) const {
+  return static_cast<std::uint32_t>(
+      std::min<std::size_t>(std::max<std::size_t>(blocks, 1), service_.limits().step_hashes));
 }
 
 void CommandRunner::End(const CommandRequest& request, std::uint64_t now_ns, CommandAnswer& answer) {

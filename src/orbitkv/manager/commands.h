@@ -1,7 +1,7 @@
 // The channel's commands as calls of the service: decodes what a session asked, lets the service decide, encodes the
 // answer.
 //
-// A command whose arguments name more hashes than one turn may look at is answered over several turns: Start says
+// A command that concerns more blocks than one turn may look at is answered over several turns: Start says
 // kMore, and Continue is called in later turns of the session until it says kDone. The session starts nothing else in
 // between.
 //
@@ -60,8 +60,11 @@ class CommandRunner {
   Progress Reserve(const CommandRequest& request, std::uint64_t now_ns, CommandAnswer& answer);
   Progress ReserveStep(const Result<service::ReserveOutcome>& outcome, CommandAnswer& answer);
   void Commit(const CommandRequest& request, std::uint64_t now_ns, CommandAnswer& answer);
-  void Begin(const CommandRequest& request, std::uint64_t now_ns, CommandAnswer& answer);
-  void Plan(const CommandRequest& request, std::uint64_t now_ns, CommandAnswer& answer);
+  Progress Begin(const CommandRequest& request, std::uint64_t now_ns, CommandAnswer& answer);
+  Progress BeginStep(const Result<service::BeginProgress>& progress, CommandAnswer& answer);
+  Progress Plan(const CommandRequest& request, std::uint64_t now_ns, CommandAnswer& answer);
+  Progress PlanStep(const Result<service::PlanProgress>& progress, CommandAnswer& answer);
+  std::uint32_t Cost(std::size_t blocks) const;
   void End(const CommandRequest& request, std::uint64_t now_ns, CommandAnswer& answer);
   void Release(const CommandRequest& request, std::uint64_t now_ns, CommandAnswer& answer);
 

@@ -1,47 +1,66 @@
 #include "orbitkv/service/grants.h"
 
 #include <algorithm>
-#include <optional>
 
 #include "orbitkv/base/check.h"
 
 namespace orbitkv::service {
 
-Status Grants::Begin(Session& session, LeaseId lease, const wire::BeginView& begin, GrantId grant,
-                     std::uint64_t now_ns) {
+Result<BeginProgress> Grants::Begin(Session& session, LeaseId lease, const wire::BeginView& begin, GrantId grant,
+                                    std::uint64_t now_ns) {
   ORBITKV_TRY(CheckBegin(session, begin, grant));
   Instance& instance = *session.instance;
   const Lease* found = leases_.Find(instance, lease);
-  Status admitted = Admit(instance, found, begin);
-  std::optional<Demand> demand;
-  std::vector<cache::BlockUse> uses;
-  if (admitted) {
-    uses.resize(begin.header.boundary_blocks);
-    demand.emplace(instance.space->contract, found->prefix_blocks, begin.header.boundary_blocks);
-    admitted = Pin(instance, *found, *demand, uses);
-  }
-  if (!admitted) {
+  if (const Status admitted = Admit(instance, found, begin); !admitted) {
     ++counters_.grants_refused;
     Bury(instance.id, grant);
-    return admitted;
+    return std::unexpected(admitted.error());
+  }
+  const std::uint32_t blocks = begin.header.boundary_blocks;
+  Beginning started{.id = grant,
+                    .lease = lease,
+                    .blocks = blocks,
+                    .begun = {.instance = &instance,
+                              .beginner = &session,
+                              .demand = Demand(instance.space->contract, found->prefix_blocks, blocks),
+                              .hashes = {},
+                              .uses = {},
+                              .ranks = {},
+                              .open_ranks = begin.ranks.size()}};
+  for (const std::uint32_t rank : begin.ranks) started.begun.ranks.push_back({.rank = Rank(rank)});
+  const Result<BeginProgress> progress = StepBegin(session, started, now_ns);
+  if (progress && progress->more) beginning_.emplace(session.id, std::move(started));
+  return progress;
+}
+
+Result<BeginProgress> Grants::ContinueBegin(Session& session, std::uint64_t now_ns) {
+  const auto running = beginning_.find(session.id);
+  if (running == beginning_.end()) return Fail(Code::kInvalid, "no begin of this session is running");
+  const Result<BeginProgress> progress = StepBegin(session, running->second, now_ns);
+  if (!progress || !progress->more) beginning_.erase(running);
+  return progress;
+}
+
+Result<BeginProgress> Grants::StepBegin(Session& session, Beginning& beginning, std::uint64_t now_ns) {
+  Instance& instance = *session.instance;
+  Grant& begun = beginning.begun;
+  Status pinned = PinSome(instance, beginning, now_ns);
+  if (pinned && begun.uses.size() < beginning.blocks) return BeginProgress{.more = true};
+  // A rank's session, or the id, may have gone since the first step.
+  if (pinned) pinned = CheckFree(instance, beginning.id);
+  if (pinned) pinned = CheckRanks(instance, begun.ranks);
+  if (!pinned) {
+    Unpin(instance, begun.uses);
+    ++counters_.grants_refused;
+    Bury(instance.id, beginning.id);
+    return std::unexpected(pinned.error());
   }
   ++counters_.grants;
-  if (!found->live) ++counters_.grants_late;
-  cache_.Touch(uses, now_ns);
-  Grant begun{.instance = &instance,
-              .beginner = &session,
-              .demand = std::move(*demand),
-              .hashes = {},
-              .uses = std::move(uses),
-              .ranks = {},
-              .open_ranks = 0};
-  begun.hashes.assign(found->hashes.begin(), found->hashes.begin() + begin.header.boundary_blocks);
-  begun.open_ranks = begin.ranks.size();
-  for (const std::uint32_t rank : begin.ranks) begun.ranks.push_back({.rank = Rank(rank)});
-  grants_.emplace(GrantKey(instance.id, grant), std::move(begun));
+  if (beginning.late) ++counters_.grants_late;
+  leases_.End(beginning.lease, beginning.blocks);
+  grants_.emplace(GrantKey(instance.id, beginning.id), std::move(begun));
   ++open_grants_[instance.id];
-  leases_.End(lease, begin.header.boundary_blocks);
-  return {};
+  return BeginProgress{};
 }
 
 // What is wrong with the request itself: the grant id is not buried for it.
@@ -57,8 +76,19 @@ Status Grants::CheckBegin(const Session& session, const wire::BeginView& begin, 
     if (named[rank]) return Fail(Code::kInvalid, "a rank is named twice", rank);
     named[rank] = true;
   }
-  if (grants_.contains({instance.id, grant}) || Ended(instance.id, grant)) {
-    return Fail(Code::kRefused, "the grant id is taken", grant.value());
+  return CheckFree(instance, grant);
+}
+
+Status Grants::CheckFree(const Instance& instance, GrantId grant) const {
+  if (!grants_.contains({instance.id, grant}) && !Ended(instance.id, grant)) return {};
+  return Fail(Code::kRefused, "the grant id is taken", grant.value());
+}
+
+Status Grants::CheckRanks(const Instance& instance, std::span<const RankPin> ranks) const {
+  for (const RankPin& pin : ranks) {
+    if (!instance.RankLive(pin.rank.value())) {
+      return Fail(Code::kRefused, "a rank has no live session", pin.rank.value());
+    }
   }
   return {};
 }
@@ -81,81 +111,95 @@ Status Grants::Admit(const Instance& instance, const Lease* lease, const wire::B
   return {};
 }
 
-// All or nothing: what the boundary demands, and nothing else. An expired lease has hashes only, and its blocks must
-// fit into the budget again.
-Status Grants::Pin(Instance& instance, const Lease& lease, const Demand& demand, std::vector<cache::BlockUse>& uses) {
-  const std::size_t count = uses.size();
-  if (lease.live) {
-    for (std::size_t i = 0; i < count; ++i) uses[i].ref = lease.refs[i];
+// The next blocks of the lease: what the boundary demands, and nothing else. An expired lease has hashes only, and its
+// blocks must fit into the budget again; it may expire, be revoked or end between two steps.
+Status Grants::PinSome(Instance& instance, Beginning& beginning, std::uint64_t now_ns) {
+  const Lease* lease = leases_.Find(instance, beginning.lease);
+  if (lease == nullptr) return Fail(Code::kNotFound, "the lease is gone");
+  Grant& begun = beginning.begun;
+  const std::size_t first = begun.uses.size();
+  const std::size_t count = std::min<std::size_t>(limits_.step_hashes, beginning.blocks - first);
+  const auto hashes = std::span(lease->hashes).subspan(first, count);
+  std::vector<cache::BlockUse> there;
+  if (lease->live) {
+    there.resize(count);
+    for (std::size_t i = 0; i < count; ++i) there[i].ref = lease->refs[first + i];
   } else {
-    uses.clear();
-    cache_.LookUp(instance.space->row, std::span(lease.hashes).first(count), uses);
+    beginning.late = true;
+    cache_.LookUp(instance.space->row, hashes, there);
   }
   const Namespace& space = *instance.space;
   for (std::size_t i = 0; i < count; ++i) {
-    const cache::BlockUse use{uses[i].ref, demand.GroupsAt(static_cast<std::uint32_t>(i))};
-    uses[i] = use.groups == 0 ? cache::BlockUse{} : use;
-    if (use.groups == 0) continue;
-    const std::uint64_t bytes = HeldBytes(space, cache_, use.ref);
-    const bool fits = instance.leased.Fits(use.ref, bytes, limits_.lease_bytes_per_instance());
-    if (fits && cache_.PinGranted(use)) {
-      instance.leased.Add(use.ref, bytes);
+    const cache::BlockUse use{there[i].ref, begun.demand.GroupsAt(static_cast<std::uint32_t>(first + i))};
+    if (use.groups == 0) {
+      begun.uses.emplace_back();
       continue;
     }
-    Unpin(instance, std::span(uses).first(i));
-    if (!fits) return Fail(Code::kBusy, "the instance's budget of leased bytes is used up", i, count);
-    return Fail(Code::kNotFound, "a block of the lease is no longer served", i, count);
+    const std::uint64_t bytes = HeldBytes(space, cache_, use.ref);
+    if (!instance.leased.Fits(use.ref, bytes, limits_.lease_bytes_per_instance())) {
+      return Fail(Code::kBusy, "the instance's budget of leased bytes is used up", first + i);
+    }
+    if (!cache_.PinGranted(use)) return Fail(Code::kNotFound, "a block of the lease is no longer served", first + i);
+    instance.leased.Add(use.ref, bytes);
+    begun.uses.push_back(use);
   }
+  begun.hashes.insert(begun.hashes.end(), hashes.begin(), hashes.end());
+  cache_.Touch(std::span(begun.uses).subspan(first), now_ns);
   return {};
 }
 
-Result<PlanStatus> Grants::Plan(Session& session, GrantId grant, Rank rank, std::vector<wire::PlanEntry>& out) {
+Result<PlanProgress> Grants::Plan(Session& session, GrantId grant, Rank rank, std::vector<wire::PlanEntry>& out) {
   out.clear();
   if (!session.IsWorker() || session.registration->rank != rank) {
     return Fail(Code::kRefused, "the session is not registered for this rank", rank.value());
   }
+  Planning started{.grant = grant, .rank = rank};
+  const Result<PlanProgress> progress = StepPlan(session, started, out);
+  if (progress && progress->more) planning_.emplace(session.id, started);
+  return progress;
+}
+
+Result<PlanProgress> Grants::ContinuePlan(Session& session, std::vector<wire::PlanEntry>& out) {
+  const auto running = planning_.find(session.id);
+  if (running == planning_.end()) return Fail(Code::kInvalid, "no plan of this session is being made");
+  const Result<PlanProgress> progress = StepPlan(session, running->second, out);
+  if (!progress || !progress->more) planning_.erase(running);
+  return progress;
+}
+
+// The rank is armed by the last step: until its plan is given out it waits like any other.
+Result<PlanProgress> Grants::StepPlan(Session& session, Planning& planning, std::vector<wire::PlanEntry>& out) {
   const InstanceId instance = session.instance->id;
-  const auto found = grants_.find({instance, grant});
+  const auto found = grants_.find({instance, planning.grant});
   if (found == grants_.end()) {
-    const bool ended = Ended(instance, grant);
+    out.clear();
+    const bool ended = Ended(instance, planning.grant);
     ++(ended ? counters_.plans_gone : counters_.plans_not_yet);
-    return ended ? PlanStatus::kGone : PlanStatus::kNotYet;
+    return PlanProgress{.status = ended ? PlanStatus::kGone : PlanStatus::kNotYet};
   }
-  const auto pin = std::ranges::find(found->second.ranks, rank, &RankPin::rank);
+  const Grant& grant = found->second;
+  const auto pin = std::ranges::find(found->second.ranks, planning.rank, &RankPin::rank);
   if (pin == found->second.ranks.end() || pin->state == RankState::kEnded) {
+    out.clear();
     ++counters_.plans_gone;
-    return PlanStatus::kGone;
+    return PlanProgress{.status = PlanStatus::kGone};
   }
   if (pin->state == RankState::kArmed && pin->armed_by != &session) {
     return Fail(Code::kRefused, "another session of this rank has fetched the plan", pin->armed_by->id.value());
   }
-  const Result<PlanStatus> filled = FillPlan(session, found->second, out);
-  if (filled && *filled == PlanStatus::kArmed) {
-    ++counters_.plans;
-    if (pin->state == RankState::kWaiting) {
-      pin->state = RankState::kArmed;
-      pin->armed_by = &session;
-      ++session.armed_ranks;
-      ++armed_ranks_;
-    }
-    return filled;
-  }
-  ++counters_.plans_corrupt;
-  // A rank that was armed before may be copying by its first plan.
-  if (pin->state == RankState::kWaiting) EndPin(found, *pin);
-  return filled;
-}
-
-Result<PlanStatus> Grants::FillPlan(const Session& session, const Grant& grant, std::vector<wire::PlanEntry>& out) {
   const Namespace& space = *grant.instance->space;
+  const std::uint32_t end = std::min(grant.demand.size(), planning.filled + limits_.step_hashes);
   out.reserve(grant.demand.size());
-  for (std::uint32_t number = 0; number < grant.demand.size(); ++number) {
-    const Demand::Place place = grant.demand.At(number);
+  for (; planning.filled < end; ++planning.filled) {
+    const Demand::Place place = grant.demand.At(planning.filled);
     const std::uint32_t component = space.ComponentOf(place.group, session.registration->shard);
     const Result<cache::PlanSlot> slot = cache_.Plan(grant.uses[place.index].ref, component);
     if (!slot) {
       out.clear();
-      return PlanStatus::kCorrupt;
+      ++counters_.plans_corrupt;
+      // A rank that was armed before may be copying by its first plan.
+      if (pin->state == RankState::kWaiting) EndPin(found, *pin);
+      return PlanProgress{.status = PlanStatus::kCorrupt};
     }
     out.push_back({.offset = slot->offset,
                    .generation = slot->generation,
@@ -165,7 +209,24 @@ Result<PlanStatus> Grants::FillPlan(const Session& session, const Grant& grant, 
                    .group = place.group,
                    .block = place.index});
   }
-  return PlanStatus::kArmed;
+  if (end < grant.demand.size()) return PlanProgress{.more = true};
+  ++counters_.plans;
+  if (pin->state == RankState::kWaiting) {
+    pin->state = RankState::kArmed;
+    pin->armed_by = &session;
+    ++session.armed_ranks;
+    ++armed_ranks_;
+  }
+  return PlanProgress{};
+}
+
+void Grants::CancelRunning(Session& session) {
+  if (const auto beginning = beginning_.find(session.id); beginning != beginning_.end()) {
+    Unpin(*session.instance, beginning->second.begun.uses);
+    Bury(session.instance->id, beginning->second.id);
+    beginning_.erase(beginning);
+  }
+  planning_.erase(session.id);
 }
 
 Status Grants::EndRank(Session& session, GrantId grant, Rank rank, wire::EndResult result,
@@ -223,6 +284,7 @@ void Grants::Release(Session& session, GrantId grant) {
 
 void Grants::EndSession(Session& session) {
   if (session.instance == nullptr) return;
+  CancelRunning(session);
   const InstanceId instance = session.instance->id;
   auto found = grants_.lower_bound({instance, GrantId(0)});
   while (found != grants_.end() && found->first.first == instance) {

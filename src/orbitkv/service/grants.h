@@ -39,9 +39,17 @@ class Grants {
          Counters& counters)
       : limits_(limits), cache_(cache), leases_(leases), verifications_(verifications), counters_(counters) {}
 
-  // Sessions are registered.
-  Status Begin(Session& session, LeaseId lease, const wire::BeginView& begin, GrantId grant, std::uint64_t now_ns);
-  Result<PlanStatus> Plan(Session& session, GrantId grant, Rank rank, std::vector<wire::PlanEntry>& out);
+  // Sessions are registered and have nothing of this running. A step looks at no more than Limits::step_hashes blocks.
+  Result<BeginProgress> Begin(Session& session, LeaseId lease, const wire::BeginView& begin, GrantId grant,
+                              std::uint64_t now_ns);
+  Result<BeginProgress> ContinueBegin(Session& session, std::uint64_t now_ns);
+  Result<PlanProgress> Plan(Session& session, GrantId grant, Rank rank, std::vector<wire::PlanEntry>& out);
+  Result<PlanProgress> ContinuePlan(Session& session, std::vector<wire::PlanEntry>& out);
+  bool Running(const Session& session) const {
+    return beginning_.contains(session.id) || planning_.contains(session.id);
+  }
+  // What was pinned by a begin that nobody was answered is undone.
+  void CancelRunning(Session& session);
   Status EndRank(Session& session, GrantId grant, Rank rank, wire::EndResult result,
                  std::span<const std::uint32_t> indices);
   void Release(Session& session, GrantId grant);
@@ -66,6 +74,20 @@ class Grants {
     std::vector<RankPin> ranks;
     std::size_t open_ranks = 0;
   };
+  // A begin under way.
+  struct Beginning {
+    GrantId id;
+    LeaseId lease;
+    std::uint32_t blocks = 0;
+    Grant begun;
+    bool late = false;  // on an expired lease
+  };
+  // A plan under way.
+  struct Planning {
+    GrantId grant;
+    Rank rank;
+    std::uint32_t filled = 0;
+  };
   // The newest ended ids of one instance.
   struct EndedIds {
     std::deque<GrantId> order;
@@ -76,8 +98,11 @@ class Grants {
 
   Status CheckBegin(const Session& session, const wire::BeginView& begin, GrantId grant) const;
   Status Admit(const Instance& instance, const Lease* lease, const wire::BeginView& begin);
-  Status Pin(Instance& instance, const Lease& lease, const Demand& demand, std::vector<cache::BlockUse>& uses);
-  Result<PlanStatus> FillPlan(const Session& session, const Grant& grant, std::vector<wire::PlanEntry>& out);
+  Status CheckFree(const Instance& instance, GrantId grant) const;
+  Status CheckRanks(const Instance& instance, std::span<const RankPin> ranks) const;
+  Result<BeginProgress> StepBegin(Session& session, Beginning& beginning, std::uint64_t now_ns);
+  Status PinSome(Instance& instance, Beginning& beginning, std::uint64_t now_ns);
+  Result<PlanProgress> StepPlan(Session& session, Planning& planning, std::vector<wire::PlanEntry>& out);
   void ReportMismatches(const Session& session, const Grant& grant, std::span<const std::uint32_t> indices);
   // Ends one rank; the grant goes with the last one, and then found is no longer valid.
   void EndPin(GrantMap::iterator found, RankPin& pin);
@@ -92,6 +117,8 @@ class Grants {
   Verifications& verifications_;
   Counters& counters_;
   GrantMap grants_;
+  std::map<SessionId, Beginning> beginning_;
+  std::map<SessionId, Planning> planning_;
   std::map<InstanceId, EndedIds> ended_;
   std::map<InstanceId, std::size_t> open_grants_;
   std::uint64_t armed_ranks_ = 0;

@@ -136,18 +136,41 @@ wire::ReserveEntry Reservations::ReserveBlock(Reserve& reserve, Block& block, st
   return entry;
 }
 
-std::uint32_t Reservations::Commit(const Session& session, ReservationId reservation, const wire::CommitView& commit,
-                                   std::uint64_t now_ns, std::vector<std::uint32_t>& outcomes) {
+CommitProgress Reservations::Commit(const Session& session, ReservationId reservation, const wire::CommitView& commit,
+                                    std::uint64_t now_ns, std::vector<std::uint32_t>& outcomes) {
   outcomes.clear();
   outcomes.reserve(commit.entries.size());
+  CommitProgress progress = StepCommit(session, reservation, commit.entries, now_ns, outcomes);
+  if (progress.more) {
+    committing_[session.id] = {reservation, {commit.entries.begin(), commit.entries.end()}, progress.stored};
+  }
+  return progress;
+}
+
+Result<CommitProgress> Reservations::ContinueCommit(const Session& session, std::uint64_t now_ns,
+                                                    std::vector<std::uint32_t>& outcomes) {
+  const auto running = committing_.find(session.id);
+  if (running == committing_.end()) return Fail(Code::kInvalid, "no commit of this session is running");
+  OpenCommit& commit = running->second;
+  CommitProgress progress = StepCommit(session, commit.reservation, commit.entries, now_ns, outcomes);
+  progress.stored = commit.stored += progress.stored;
+  if (!progress.more) committing_.erase(running);
+  return progress;
+}
+
+// Goes on behind the outcomes that there are.
+CommitProgress Reservations::StepCommit(const Session& session, ReservationId reservation,
+                                        std::span<const wire::CommitEntry> entries, std::uint64_t now_ns,
+                                        std::vector<std::uint32_t>& outcomes) {
   const auto found = Find(session, reservation);
-  std::uint32_t stored = 0;
-  for (const wire::CommitEntry& entry : commit.entries) {
+  const std::size_t end = std::min<std::size_t>(entries.size(), outcomes.size() + limits_.step_hashes);
+  CommitProgress progress;
+  for (std::size_t i = outcomes.size(); i < end; ++i) {
     const wire::CommitOutcome outcome =
-        found == reservations_.end() ? wire::CommitOutcome::kLost : CommitBlock(found->second, entry, now_ns);
+        found == reservations_.end() ? wire::CommitOutcome::kLost : CommitBlock(found->second, entries[i], now_ns);
     switch (outcome) {
       case wire::CommitOutcome::kStored:
-        ++stored;
+        ++progress.stored;
         ++counters_.blocks_stored;
         counters_.bytes_stored += found->second.header.slot_bytes;
         break;
@@ -157,7 +180,8 @@ std::uint32_t Reservations::Commit(const Session& session, ReservationId reserva
     outcomes.push_back(static_cast<std::uint32_t>(outcome));
   }
   if (found != reservations_.end() && found->second.open_slots == 0) Erase(found);
-  return stored;
+  progress.more = end < entries.size();
+  return progress;
 }
 
 wire::CommitOutcome Reservations::CommitBlock(Reservation& reservation, const wire::CommitEntry& entry,
@@ -200,6 +224,8 @@ void Reservations::Abort(const Session& session, ReservationId reservation) {
 }
 
 void Reservations::CancelRunning(Session& session) {
+  // What was committed stays; the slots of the rest are the reservation's.
+  committing_.erase(session.id);
   const auto running = running_.find(session.id);
   if (running == running_.end()) return;
   AbortSlots(running->second.reservation);

@@ -37,8 +37,12 @@ class Reservations {
   bool Running(const Session& session) const { return running_.contains(session.id); }
   void CancelRunning(Session& session);
 
-  std::uint32_t Commit(const Session& session, ReservationId reservation, const wire::CommitView& commit,
-                       std::uint64_t now_ns, std::vector<std::uint32_t>& outcomes);
+  // A step commits no more than Limits::step_hashes blocks.
+  CommitProgress Commit(const Session& session, ReservationId reservation, const wire::CommitView& commit,
+                        std::uint64_t now_ns, std::vector<std::uint32_t>& outcomes);
+  Result<CommitProgress> ContinueCommit(const Session& session, std::uint64_t now_ns,
+                                        std::vector<std::uint32_t>& outcomes);
+  bool Committing(const Session& session) const { return committing_.contains(session.id); }
   void Abort(const Session& session, ReservationId reservation);
 
   void EndSession(Session& session);
@@ -63,11 +67,19 @@ class Reservations {
     std::size_t looked_at = 0;
     bool stopped = false;  // a block got kNotNow
   };
+  struct OpenCommit {
+    ReservationId reservation;
+    std::vector<wire::CommitEntry> entries;
+    std::uint32_t stored = 0;
+  };
   using ReservationMap = std::map<ReservationId, Reservation>;
 
   Status Check(const Session& session, const wire::ReserveView& reserve) const;
   ReserveOutcome Step(Reserve& reserve, std::uint64_t now_ns, std::vector<wire::ReserveEntry>& out);
   wire::ReserveEntry ReserveBlock(Reserve& reserve, Block& block, std::uint64_t now_ns);
+  CommitProgress StepCommit(const Session& session, ReservationId reservation,
+                            std::span<const wire::CommitEntry> entries, std::uint64_t now_ns,
+                            std::vector<std::uint32_t>& outcomes);
   wire::CommitOutcome CommitBlock(Reservation& reservation, const wire::CommitEntry& entry, std::uint64_t now_ns);
   ReservationMap::iterator Find(const Session& session, ReservationId reservation);
   void CloseSlot(Reservation& reservation, Block& block);
@@ -78,6 +90,7 @@ class Reservations {
   cache::BlockCache& cache_;
   Counters& counters_;
   std::map<SessionId, Reserve> running_;
+  std::map<SessionId, OpenCommit> committing_;
   ReservationMap reservations_;
   std::map<InstanceId, Admissions> admissions_;
   std::uint64_t next_reservation_ = 1;

@@ -55,7 +55,8 @@ struct Service::Parts {
   // The same with nothing of it running.
   Result<Session*> Idle(SessionId session) {
     ORBITKV_ASSIGN_OR_RETURN(Session * found, Registered(session));
-    if (operations.Running(*found) || reservations.Running(*found)) {
+    if (operations.Running(*found) || reservations.Running(*found) || reservations.Committing(*found) ||
+        grants.Running(*found)) {
       return Fail(Code::kBusy, "the session has a call that is not finished", session.value());
     }
     return found;
@@ -121,7 +122,8 @@ void Service::DetachSession(SessionId session, std::uint64_t now_ns) {
   if (found == nullptr || found->detached) return;
   if (found->instance != nullptr) {
     parts_->operations.EndSession(*found);
-    // Its answer never reached the session, so nobody writes into those slots.
+    // Their answers never reached the session, so nobody reads or writes those slots.
+    parts_->grants.CancelRunning(*found);
     parts_->reservations.CancelRunning(*found);
   }
   parts_->registry.Detach(*found);
@@ -208,23 +210,51 @@ void Service::CancelStep(SessionId session, std::uint64_t now_ns) {
   Session* found = parts_->registry.Find(session);
   if (found == nullptr || found->instance == nullptr) return;
   parts_->operations.CancelRunning(*found);
+  parts_->grants.CancelRunning(*found);
   parts_->reservations.CancelRunning(*found);
 }
 
 // ---- restore --------------------------------------------------------------------------------------------------------
 
+Result<BeginProgress> Service::StartBegin(SessionId session, LeaseId lease, const wire::BeginView& begin, GrantId grant,
+                                          std::uint64_t now_ns) {
+  ORBITKV_ASSIGN_OR_RETURN(Session * found, parts_->Idle(session));
+  return parts_->grants.Begin(*found, lease, begin, grant, parts_->At(now_ns));
+}
+
+Result<BeginProgress> Service::ContinueBegin(SessionId session, std::uint64_t now_ns) {
+  ORBITKV_ASSIGN_OR_RETURN(Session * found, parts_->Registered(session));
+  return parts_->grants.ContinueBegin(*found, parts_->At(now_ns));
+}
+
 Status Service::RestoreBegin(SessionId session, LeaseId lease, const wire::BeginView& begin, GrantId grant,
                              std::uint64_t now_ns) {
+  Result<BeginProgress> progress = StartBegin(session, lease, begin, grant, now_ns);
+  while (progress && progress->more) progress = ContinueBegin(session, now_ns);
+  if (!progress) return std::unexpected(progress.error());
+  return {};
+}
+
+Result<PlanProgress> Service::StartPlan(SessionId session, GrantId grant, Rank rank, std::uint64_t now_ns,
+                                        std::vector<wire::PlanEntry>& out) {
+  out.clear();
+  parts_->At(now_ns);
+  ORBITKV_ASSIGN_OR_RETURN(Session * found, parts_->Idle(session));
+  return parts_->grants.Plan(*found, grant, rank, out);
+}
+
+Result<PlanProgress> Service::ContinuePlan(SessionId session, std::uint64_t now_ns, std::vector<wire::PlanEntry>& out) {
+  parts_->At(now_ns);
   ORBITKV_ASSIGN_OR_RETURN(Session * found, parts_->Registered(session));
-  return parts_->grants.Begin(*found, lease, begin, grant, parts_->At(now_ns));
+  return parts_->grants.ContinuePlan(*found, out);
 }
 
 Result<PlanStatus> Service::RestorePlan(SessionId session, GrantId grant, Rank rank, std::uint64_t now_ns,
                                         std::vector<wire::PlanEntry>& out) {
-  out.clear();
-  parts_->At(now_ns);
-  ORBITKV_ASSIGN_OR_RETURN(Session * found, parts_->Registered(session));
-  return parts_->grants.Plan(*found, grant, rank, out);
+  Result<PlanProgress> progress = StartPlan(session, grant, rank, now_ns, out);
+  while (progress && progress->more) progress = ContinuePlan(session, now_ns, out);
+  if (!progress) return std::unexpected(progress.error());
+  return progress->status;
 }
 
 Status Service::RestoreEnd(SessionId session, GrantId grant, Rank rank, wire::EndResult result,
@@ -261,12 +291,27 @@ Result<ReserveOutcome> Service::ContinueReserve(SessionId session, std::uint64_t
   return parts_->reservations.Continue(*found, parts_->At(now_ns), out);
 }
 
+Result<CommitProgress> Service::StartCommit(SessionId session, ReservationId reservation,
+                                            const wire::CommitView& commit, std::uint64_t now_ns,
+                                            std::vector<std::uint32_t>& outcomes) {
+  outcomes.clear();
+  ORBITKV_ASSIGN_OR_RETURN(Session * found, parts_->Idle(session));
+  return parts_->reservations.Commit(*found, reservation, commit, parts_->At(now_ns), outcomes);
+}
+
+Result<CommitProgress> Service::ContinueCommit(SessionId session, std::uint64_t now_ns,
+                                               std::vector<std::uint32_t>& outcomes) {
+  ORBITKV_ASSIGN_OR_RETURN(Session * found, parts_->Registered(session));
+  return parts_->reservations.ContinueCommit(*found, parts_->At(now_ns), outcomes);
+}
+
 Result<std::uint32_t> Service::PublishCommit(SessionId session, ReservationId reservation,
                                              const wire::CommitView& commit, std::uint64_t now_ns,
                                              std::vector<std::uint32_t>& outcomes) {
-  outcomes.clear();
-  ORBITKV_ASSIGN_OR_RETURN(Session * found, parts_->Registered(session));
-  return parts_->reservations.Commit(*found, reservation, commit, parts_->At(now_ns), outcomes);
+  Result<CommitProgress> progress = StartCommit(session, reservation, commit, now_ns, outcomes);
+  while (progress && progress->more) progress = ContinueCommit(session, now_ns, outcomes);
+  if (!progress) return std::unexpected(progress.error());
+  return progress->stored;
 }
 
 Status Service::PublishAbort(SessionId session, ReservationId reservation, std::uint64_t now_ns) {

@@ -78,15 +78,23 @@ class Service {
   Result<QueryOutcome> ClaimQuery(SessionId session, const wire::ClaimRequest& claim, std::uint64_t now_ns);
   // kStale for another revision than the live one, which goes on; kNotFound when no such operation is open.
   Status CancelQuery(SessionId session, Ticket ticket, std::uint64_t now_ns);
-  // Gives up a query or reserve that has `more`; slots reserved so far are freed. Idempotent.
+  // Gives up whatever has `more`: slots reserved and blocks pinned so far are freed, what is committed stays.
+  // Idempotent.
   void CancelStep(SessionId session, std::uint64_t now_ns);
 
   // ---- restore ------------------------------------------------------------------------------------------------------
   // Pins the first boundary_blocks of the lease for each rank and ends the lease. kNotFound: the lease is forgotten, or
   // expired and no longer all here. After any error but kInvalid and a taken grant id, the grant id is gone.
+  Result<BeginProgress> StartBegin(SessionId session, LeaseId lease, const wire::BeginView& begin, GrantId grant,
+                                   std::uint64_t now_ns);
+  Result<BeginProgress> ContinueBegin(SessionId session, std::uint64_t now_ns);
+  // All steps at once.
   Status RestoreBegin(SessionId session, LeaseId lease, const wire::BeginView& begin, GrantId grant,
                       std::uint64_t now_ns);
-  // out is cleared first and filled when kArmed. The same session may ask again.
+  // out is cleared first and filled when kArmed. The same session may ask again. The last step arms the rank.
+  Result<PlanProgress> StartPlan(SessionId session, GrantId grant, Rank rank, std::uint64_t now_ns,
+                                 std::vector<wire::PlanEntry>& out);
+  Result<PlanProgress> ContinuePlan(SessionId session, std::uint64_t now_ns, std::vector<wire::PlanEntry>& out);
   Result<PlanStatus> RestorePlan(SessionId session, GrantId grant, Rank rank, std::uint64_t now_ns,
                                  std::vector<wire::PlanEntry>& out);
   // Ends the rank's pin. Idempotent: a grant or rank that is not armed (any more) is no error. indices name the blocks
@@ -103,6 +111,9 @@ class Service {
   Result<ReserveOutcome> ContinueReserve(SessionId session, std::uint64_t now_ns, std::vector<wire::ReserveEntry>& out);
   // outcomes is cleared and gets a wire::CommitOutcome per entry; returns how many were stored. The reservation ends
   // with its last slot. A reservation that this session does not have gives kLost for each entry.
+  Result<CommitProgress> StartCommit(SessionId session, ReservationId reservation, const wire::CommitView& commit,
+                                     std::uint64_t now_ns, std::vector<std::uint32_t>& outcomes);
+  Result<CommitProgress> ContinueCommit(SessionId session, std::uint64_t now_ns, std::vector<std::uint32_t>& outcomes);
   Result<std::uint32_t> PublishCommit(SessionId session, ReservationId reservation, const wire::CommitView& commit,
                                       std::uint64_t now_ns, std::vector<std::uint32_t>& outcomes);
   // Frees the slots that are not committed. Idempotent.

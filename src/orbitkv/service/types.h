@@ -65,11 +65,25 @@ struct ReserveOutcome {
   ReservationId reservation{};  // none when no block got a slot
 };
 
+// Of a begin, a plan or a commit that looks at many blocks. more: call its Continue.
+struct BeginProgress {
+  bool more = false;
+};
+struct CommitProgress {
+  bool more = false;
+  std::uint32_t stored = 0;
+};
+
 enum class PlanStatus : std::uint8_t {
   kArmed = 1,  // the entries are the plan; the rank's pin now ends by its end, drain or death only
   kNotYet,     // no grant of this id was seen: its begin may be on the way
   kGone,       // ended, released, or never granted to this rank
   kCorrupt,    // a block's record is damaged: the block is dropped, the rank's pin has ended
+};
+
+struct PlanProgress {
+  bool more = false;
+  PlanStatus status = PlanStatus::kArmed;
 };
 
 // A slot whose bytes an engine found wrong. The bytes stay where they are until VerifyDone or until the Service ends.
