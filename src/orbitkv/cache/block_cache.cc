@@ -40,7 +40,8 @@ BlockCache::BlockCache(const CacheConfig& config, pool::Pool& pool, PolicyFactor
       index_(config.max_blocks),
       entries_(config.max_blocks),
       nodes_(std::size_t{pool.max_slots()} + 1),
-      namespaces_(std::size_t{config.max_namespaces} + 1) {
+      namespaces_(std::size_t{config.max_namespaces} + 1),
+      row_users_(namespaces_.size()) {
   for (std::uint32_t entry = 0; entry + 1 < config.max_blocks; ++entry) entries_[entry].next_waiting = entry + 1;
   lanes_.reserve(kMaxLanes);
 }
@@ -155,6 +156,15 @@ std::uint32_t BlockCache::LaneFor(const Namespace& space, Part part) {
 
 bool BlockCache::Lane::Has(std::uint64_t slot_bytes) const {
   return std::ranges::find(slot_sizes, slot_bytes) != slot_sizes.end();
+}
+
+Status BlockCache::ForgetNamespace(NamespaceRow row) {
+  if (FindNamespace(row) == nullptr) return {};
+  if (row_users_[row.value()] != 0) {
+    return Fail(Code::kBusy, "blocks of the namespace are in the pool", row_users_[row.value()]);
+  }
+  namespaces_[row.value()] = {};
+  return {};
 }
 
 const BlockCache::Namespace* BlockCache::FindNamespace(NamespaceRow row) const {

@@ -182,6 +182,8 @@ class BlockCache {
 
   // Whether AddNamespace would take a new row of these.
   Status CheckNamespace(std::span<const ComponentSpec> components, std::span<const GroupSpec> groups = {}) const;
+  // Makes the row free for another namespace. kBusy while a block or a slot being written belongs to it.
+  Status ForgetNamespace(NamespaceRow row);
 
   // ---- look-up ----
   // The block when it is served.
@@ -389,8 +391,9 @@ class BlockCache {
   BlockIndex index_;
   std::vector<Entry> entries_;
   std::uint32_t free_entries_ = 0;
-  std::vector<SlotNode> nodes_;        // by slot index
-  std::vector<Namespace> namespaces_;  // by row
+  std::vector<SlotNode> nodes_;           // by slot index
+  std::vector<Namespace> namespaces_;     // by row
+  std::vector<std::uint32_t> row_users_;  // by row: entries and reserved slots
   std::vector<Lane> lanes_;
   List waiting_;  // incomplete blocks that are not late yet, oldest first
   std::uint64_t now_ns_ = 0;

@@ -67,6 +67,29 @@ TEST(BlockCache, PublishedBlockIsFoundAndPlanned) {
   EXPECT_EQ(t.cache->gauges().reserved_slots, 0U);
 }
 
+TEST(BlockCache, ANamespaceIsForgottenWhenNothingBelongsToIt) {
+  TestCache t(4);
+  const NamespaceRow row(2);
+  EXPECT_TRUE(t.cache->ForgetNamespace(row)) << "unknown";
+  t.Add(row, {{.group = 0, .shard = 0, .slot_bytes = 3000}});
+  const ReserveOutcome aborted = t.cache->Reserve(row, TestCache::Hash(5), 0, 1);
+  EXPECT_EQ(t.cache->ForgetNamespace(row).error().code, Code::kBusy) << "a slot is being written";
+  ASSERT_TRUE(t.cache->AbortReserved(aborted.slot.index, aborted.slot.generation));
+  ASSERT_TRUE(t.Publish(5, 0, 0, row));
+  const ReserveOutcome second = t.cache->Reserve(row, TestCache::Hash(5), 0, 1);
+  EXPECT_EQ(second.status, ReserveStatus::kHaveIt);
+  const BlockRef ref = t.Ref(5, row);
+  EXPECT_EQ(t.cache->ForgetNamespace(row).error().code, Code::kBusy);
+  ASSERT_TRUE(t.cache->PinGranted(ref));
+  ASSERT_TRUE(t.cache->Drop(ref, 0, DropReason::kWithdrawn));
+  EXPECT_EQ(t.cache->ForgetNamespace(row).error().code, Code::kBusy) << "a reader still has it";
+  t.cache->UnpinGranted(ref);
+  ASSERT_TRUE(t.cache->ForgetNamespace(row));
+  EXPECT_EQ(t.cache->Reserve(row, TestCache::Hash(5), 0, 1).status, ReserveStatus::kNotNow);
+  t.Add(row, {{.group = 1, .shard = 0, .slot_bytes = 500}, {.group = 1, .shard = 1, .slot_bytes = 500}});
+  EXPECT_EQ(t.cache->ComponentCount(row), 2U);
+}
+
 TEST(BlockCache, MatchEndsAtTheFirstGap) {
   TestCache t(100);
   t.Add(kRow, kWholeUnit);

@@ -27,6 +27,7 @@ std::uint32_t BlockCache::NewEntry(NamespaceRow row, const state::BlockHash& has
   Recount(index);
   index_.Insert(HashOf(row, hash), index);
   ++gauges_.entries;
+  ++row_users_[row.value()];
   return index;
 }
 
@@ -45,6 +46,7 @@ void BlockCache::Settle(std::uint32_t index) {
     entry.next_waiting = free_entries_;
     free_entries_ = index;
     --gauges_.entries;
+    --row_users_[entry.row.value()];
     if (parent != kNone) --entries_[parent].children;
     index = parent;
   }
@@ -108,6 +110,7 @@ void BlockCache::Attach(std::uint32_t index, std::uint32_t slot, const CommitReq
   node.next = entry.first_slot;
   entry.first_slot = slot;
   --gauges_.reserved_slots;
+  --row_users_[request.row.value()];
   const Namespace& space = namespaces_[entry.row.value()];
   const Part part = PartOf(space, node.component);
   const bool first = part == Part::kSparse ? entry.sparse_present == 0 : entry.present == entry.sparse_present;

@@ -36,6 +36,7 @@ ReserveOutcome BlockCache::Reserve(NamespaceRow row, const state::BlockHash& has
       nodes_[slot->index.value()] = SlotNode{
           .generation = slot->generation, .owner = row.value(), .component = component, .use = SlotUse::kReserved};
       ++gauges_.reserved_slots;
+      ++row_users_[row.value()];
       return {.status = ReserveStatus::kSlot, .slot = *slot};
     }
     if (MakeRoom(slot_bytes)) {
@@ -61,6 +62,7 @@ CommitOutcome BlockCache::Commit(const CommitRequest& request, std::uint64_t now
   const auto give_back = [&](CommitOutcome outcome) {
     FreeSlot(slot);
     --gauges_.reserved_slots;
+    --row_users_[request.row.value()];
     ++(outcome == CommitOutcome::kAlreadyThere ? counters_.already_there : counters_.lost_commits);
     return outcome;
   };
@@ -103,6 +105,7 @@ Status BlockCache::AbortReserved(pool::SlotIndex slot, std::uint64_t generation)
       nodes_[slot.value()].generation != generation) {
     return Fail(Code::kStale, "the slot is not reserved under that generation", slot.value(), generation);
   }
+  --row_users_[nodes_[slot.value()].owner];
   FreeSlot(slot.value());
   --gauges_.reserved_slots;
   ++counters_.aborted;

@@ -16,7 +16,7 @@ struct Limits {
 
   std::uint32_t max_sessions = 256;
   std::uint32_t max_instances = 64;
-  std::uint32_t max_namespaces = 256;  // kept for the life of the Manager, because blocks outlive engines
+  std::uint32_t max_namespaces = 256;  // with an engine or with blocks, which outlive engines
   std::uint32_t max_ranks = 1024;      // of one instance
   std::uint32_t max_shards = 64;       // of one instance
 

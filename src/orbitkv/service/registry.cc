@@ -112,10 +112,11 @@ RegisterOutcome Registry::Register(Session& session, const Registration& registr
     if (std::string text = CheckCoverage(registration, instance); !text.empty()) {
       return Refuse(Code::kRefused, std::move(text));
     }
-    if (spaces_.size() >= limits_.max_namespaces && !spaces_.contains(DigestOf(registration))) {
-      return Refuse(Code::kExhausted,
-                    fmt::format("{} namespaces are known, which is the limit: restart the Manager to forget old models",
-                                spaces_.size()));
+    if (spaces_.size() >= limits_.max_namespaces && !spaces_.contains(DigestOf(registration)) && !Recycle()) {
+      return Refuse(
+          Code::kExhausted,
+          fmt::format("{} namespaces have engines or blocks, which is the limit: end engines or restart the Manager",
+                      spaces_.size()));
     }
   }
   session.instance = &Join(instance, registration);
@@ -148,6 +149,29 @@ Instance& Registry::Join(Instance* instance, const Registration& registration) {
   return *instance;
 }
 
+// Of those that nothing belongs to, the one with the lowest row.
+bool Registry::Recycle() {
+  const auto used = [this](const Namespace& space) {
+    return std::ranges::any_of(instances_, [&space](const auto& one) { return one.second.space == &space; });
+  };
+  std::map<NamespaceRow, state::Digest> unused;
+  for (const auto& [digest, space] : spaces_) {
+    if (!used(space)) unused.emplace(space.row, digest);
+  }
+  const auto gone = std::ranges::find_if(unused, [this](const auto& one) { return forget_(one.first); });
+  if (gone == unused.end()) return false;
+  free_rows_.push_back(gone->first);
+  spaces_.erase(gone->second);
+  return true;
+}
+
+NamespaceRow Registry::NextRow() {
+  if (free_rows_.empty()) return NamespaceRow(next_row_++);
+  const NamespaceRow row = free_rows_.back();
+  free_rows_.pop_back();
+  return row;
+}
+
 void Registry::FormNamespace(Instance& instance, const Namespace*& formed) {
   if (instance.space != nullptr) return;
   if (!std::ranges::all_of(instance.ranks, [](const RankSlot& rank) { return rank.attached > 0; })) return;
@@ -157,7 +181,7 @@ void Registry::FormNamespace(Instance& instance, const Namespace*& formed) {
   if (space == spaces_.end()) {
     Result<state::RecoveryContract> contract = ContractOf(instance.groups, instance.shard_count);
     ORBITKV_CHECK(contract.has_value());  // CheckRegistration compiled it
-    Namespace made{NamespaceRow(next_row_++), digest, instance.shard_count, instance.groups, std::move(*contract)};
+    Namespace made{NextRow(), digest, instance.shard_count, instance.groups, std::move(*contract)};
     space = spaces_.emplace(digest, std::move(made)).first;
     formed = &space->second;
   }

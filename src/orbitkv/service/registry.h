@@ -6,14 +6,17 @@
 // Owns: sessions, instances and the table of namespaces. Pointers it hands out live until the session or instance ends.
 // Threads: one. Blocks: no.
 // Units: counts. Errors: as service.h says of Register; after a refusal nothing has changed.
-// Invariants: an instance exists while a session is registered for it; ids of instances and rows are never reused.
+// Invariants: an instance exists while a session is registered for it; ids of instances are never reused. A
+//             namespace that no instance has and no block is stored under makes room for a new one at the limit.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "orbitkv/base/result.h"
@@ -95,7 +98,9 @@ struct Session {
 
 class Registry {
  public:
-  explicit Registry(const Limits& limits) : limits_(limits) {}
+  // forget: makes a row free, or says that something still belongs to it.
+  using Forget = std::function<bool(NamespaceRow)>;
+  Registry(const Limits& limits, Forget forget) : limits_(limits), forget_(std::move(forget)) {}
 
   Status Open(SessionId session, Purpose purpose, std::uint64_t token);
   // An open session, attached or not; null when there is none.
@@ -119,9 +124,12 @@ class Registry {
  private:
   RegisterOutcome Outcome(const Session& session) const;
   Instance& Join(Instance* instance, const Registration& registration);
+  bool Recycle();
+  NamespaceRow NextRow();
   void FormNamespace(Instance& instance, const Namespace*& formed);
 
   const Limits limits_;
+  const Forget forget_;
   std::map<SessionId, Session> sessions_;
   std::map<std::uint64_t, SessionId> tokens_;
   std::map<InstanceId, Instance> instances_;
@@ -129,6 +137,7 @@ class Registry {
   std::map<state::Digest, Namespace> spaces_;
   std::uint32_t next_instance_ = 1;
   std::uint32_t next_row_ = 1;
+  std::vector<NamespaceRow> free_rows_;
   std::uint32_t detached_ = 0;
 };
 

@@ -228,6 +228,34 @@ TEST(RegistryTest, LimitsAreKept) {
   world.ExpectQuiet();
 }
 
+TEST(RegistryTest, ANamespaceThatNobodyUsesMakesRoom) {
+  WorldOptions options;
+  options.limits.max_namespaces = 2;
+  World world(options);
+  const auto model = [&world](std::uint8_t number) {
+    Registration registration = world.Worker("engine " + std::to_string(number));
+    registration.computation = DigestOfByte(number);
+    return registration;
+  };
+  const auto chain = Chain(1, 3);
+  const SessionId first = world.Join(model(1));
+  ASSERT_EQ(world.Publish(first, chain), 3U);
+  world.End(first);
+  world.End(world.Join(model(2)));
+  // The second one left nothing behind; the first one left blocks.
+  const SessionId third = world.Join(model(3));
+  EXPECT_EQ(world.Found(third, 1, chain), 0U);
+  EXPECT_EQ(world.service().gauges().namespaces, 2U);
+  ASSERT_EQ(world.Publish(third, std::span(chain).first(2)), 2U);
+  const SessionId again = world.Join(model(1));
+  EXPECT_EQ(world.Found(again, 1, chain), 3U);
+  const RegisterOutcome full = world.service().Register(world.Open(), model(4), world.now());
+  ExpectRefused(full, Code::kExhausted, "namespaces");
+  world.End(third);
+  ExpectRefused(world.service().Register(world.Open(), model(4), world.now()), Code::kExhausted, "namespaces");
+  world.ExpectQuiet();
+}
+
 TEST(RegistryTest, SessionsAndTokensAreUnique) {
   World world;
   const SessionId session = world.Open();

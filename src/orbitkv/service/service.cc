@@ -21,7 +21,8 @@ struct Service::Parts {
   Parts(const Limits& service_limits, cache::BlockCache& block_cache)
       : limits(service_limits),
         cache(block_cache),
-        registry(limits),
+        registry(limits,
+                 [this](NamespaceRow row) { return !loads.Uses(row) && cache.ForgetNamespace(row).has_value(); }),
         leases(limits, cache, lookups, counters),
         loads(limits, cache, counters),
         operations(limits, {cache, leases, loads, lookups, counters}),
