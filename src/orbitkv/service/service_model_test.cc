@@ -1,51 +1,25 @@
-// Random engines against a model: sessions come and go, ask, restore, publish, die at any point. After every step the
-// model's pins, slots and ranks are exactly those that the service and the cache report, bytes are served only under
-// the checksum that their writer committed, and nobody is handed a slot that another one reads or writes.
+// Random engines against a model: sessions come and go, ask, wait for loads, restore, publish, die at any point. After
+// every step the model's pins, slots and ranks are exactly those that the service and the cache report, bytes are
+// served only under the checksum that their writer committed, and nobody is handed a slot that another one reads or
+// writes.
 #include <map>
 #include <set>
 
 #include "orbitkv/base/prng.h"
+#include "orbitkv/service/model_parts.h"
 #include "orbitkv/service/test_engine.h"
 #include "orbitkv/testing/effort.h"
+#include "orbitkv/testing/ram_source.h"
 
 namespace orbitkv::service {
 namespace {
 
-struct Engine {
-  std::string name;
-  std::uint32_t world = 1;
-  bool other_model = false;
-};
-
-struct Peer {
-  SessionId id;
-  std::size_t engine = 0;
-  std::uint32_t rank = 0;
-  bool detached = false;
-};
-
-struct Writing {
-  SessionId session;
-  std::uint32_t shard = 0;
-  ReservationId id;
-  std::vector<state::BlockHash> hashes;
-  std::vector<wire::ReserveEntry> entries;
-};
-
-struct Restore {
-  std::size_t engine = 0;
-  SessionId beginner;
-  std::uint64_t blocks = 0;
-  std::map<std::uint32_t, SessionId> open;  // rank -> session that armed it, or none
-  std::map<std::uint32_t, std::vector<wire::PlanEntry>> plans;
-};
-
 class Model {
  public:
-  explicit Model(std::uint64_t seed) : prng_(seed), world_(Options()) {}
+  explicit Model(std::uint64_t seed) : prng_(seed), world_(Options()) { world_.service().SetSource(&source_); }
 
   void Step() {
-    switch (prng_.Below(16)) {
+    switch (prng_.Below(24)) {
       case 0: Join(); break;
       case 1: Leave(); break;
       case 2: world_.Advance(prng_.Below(prng_.Below(4) == 0 ? 15 * kSecond : 2 * kSecond)); break;
@@ -61,6 +35,14 @@ class Model {
       case 12:
       case 13: Plan(); break;
       case 14: EndRank(); break;
+      case 16: Save(); break;
+      case 17:
+      case 18: Submit(); break;
+      case 19:
+      case 20: Poll(); break;
+      case 21: CancelOrClaim(); break;
+      case 22: Work(); break;
+      case 23: Load(); break;
       default: ReleaseOrVerify(); break;
     }
   }
@@ -71,7 +53,10 @@ class Model {
     for (const Writing& writing : writing_) slots += OpenSlots(writing);
     ASSERT_EQ(gauges.reserved_slots, slots);
     ASSERT_EQ(gauges.reservations, writing_.size());
-    ASSERT_EQ(world_.cache().gauges().reserved_slots, slots);
+    ASSERT_EQ(world_.cache().gauges().reserved_slots, slots + gauges.loads);
+    ASSERT_EQ(gauges.loads, reading_.size());
+    ASSERT_LE(gauges.tickets, waiting_.size());
+    ASSERT_LE(gauges.load_bytes, world_.service().limits().load_bytes() + world_.slot_bytes() * 2);
     std::uint64_t armed = 0;
     for (const auto& [grant, restore] : restores_) {
       for (const auto& [rank, session] : restore.open) armed += session.is_none() ? 0 : 1;
@@ -84,13 +69,18 @@ class Model {
     for (const auto& [grant, restore] : restores_) granted += restore.blocks;
     ASSERT_GE(world_.cache().gauges().granted_pins, granted);
     ASSERT_LE(world_.cache().gauges().granted_pins, granted + gauges.verifications);
-    if (gauges.leases == 0) {
+    if (gauges.leases + gauges.tickets == 0) {
       ASSERT_EQ(world_.cache().gauges().found_pins, 0U);
     }
     CheckSlots();
   }
 
   void Finish() {
+    world_.EndAllSessions();
+    while (world_.service().Work(world_.now())) {
+    }
+    TakeLoads();
+    while (!reading_.empty()) Load();
     for (const VerifyRequest& request : verifying_) world_.service().VerifyDone(request.id, true, world_.now());
     world_.ExpectQuiet();
   }
@@ -108,6 +98,9 @@ class Model {
     options.limits.operations_total = 20;
     options.limits.grants_per_instance = 6;
     options.limits.verifications = 4;
+    options.limits.tombstones = 5;
+    options.limits.warm_ups = 2;
+    options.limits.step_hashes = 5;
     return options;
   }
 
@@ -142,10 +135,14 @@ class Model {
     const Engine& kind = engines_[engine];
     const auto rank = static_cast<std::uint32_t>(prng_.Below(kind.world));
     if (peers_.size() >= 12) return;
+    peers_.push_back({world_.Join(RegistrationOf(engine, rank)), engine, rank, false});
+  }
+  Registration RegistrationOf(std::size_t engine, std::uint32_t rank) const {
+    const Engine& kind = engines_[engine];
     Registration registration = world_.Worker(kind.name, rank, kind.world, rank, kind.world);
     registration.role = Role::kBoth;
     if (kind.other_model) registration.computation = DigestOfByte(77);
-    peers_.push_back({world_.Join(registration), engine, rank, false});
+    return registration;
   }
 
   void Leave() {
@@ -154,12 +151,14 @@ class Model {
     if (!peer->detached && prng_.Below(2) == 0) {
       world_.service().DetachSession(peer->id, world_.now());
       peer->detached = true;
+      std::erase_if(waiting_, [gone = peer->id](const Waiting& waiting) { return waiting.session == gone; });
       return;
     }
     const SessionId gone = peer->id;
     world_.End(gone);
     std::erase_if(peers_, [gone](const Peer& other) { return other.id == gone; });
     std::erase_if(writing_, [gone](const Writing& writing) { return writing.session == gone; });
+    std::erase_if(waiting_, [gone](const Waiting& waiting) { return waiting.session == gone; });
     for (auto& [grant, restore] : restores_) {
       std::erase_if(restore.open, [gone, beginner = restore.beginner](const auto& pin) {
         return pin.second == gone || (beginner == gone && pin.second.is_none());
@@ -250,6 +249,145 @@ class Model {
       })) << "granted to a rank without a live session";
     }
     ASSERT_TRUE(restores_.emplace(std::pair(peer->engine, grant), restore).second) << "a grant id was taken twice";
+  }
+
+  // What the source has of some chain.
+  void Save() {
+    const Peer* peer = AnyPeer();
+    if (peer == nullptr) return;
+    const Engine& engine = engines_[peer->engine];
+    const RegisterOutcome outcome =
+        world_.service().Register(peer->id, RegistrationOf(peer->engine, peer->rank), world_.now());
+    if (!outcome.namespace_ready) return;
+    const auto chain = AnyChain();
+    const std::size_t first = prng_.Below(4) == 0 ? prng_.Below(chain.size()) : 0;
+    for (std::size_t i = first; i < chain.size(); ++i) {
+      for (std::uint32_t shard = 0; shard < engine.world; ++shard) {
+        SourceRecord record{.depth = static_cast<std::uint32_t>(i),
+                            .checksum = ContentOf({.engine = peer->engine, .rank = shard}, chain[i])};
+        if (i > 0) record.parent = chain[i - 1];
+        const ComponentKey key{outcome.namespace_digest, chain[i], 0, shard, world_.slot_bytes()};
+        source_.Put(key, record);
+        if (prng_.Below(40) == 0) source_.Erase(key);
+      }
+    }
+  }
+
+  void Submit() {
+    const Peer* peer = AnyPeer();
+    if (peer == nullptr) return;
+    constexpr wire::QueryMode kModes[] = {wire::QueryMode::kLeasedRead, wire::QueryMode::kLeasedRead,
+                                          wire::QueryMode::kFullPrefix, wire::QueryMode::kDiscovery,
+                                          wire::QueryMode::kSelected,   wire::QueryMode::kWarmUp,
+                                          wire::QueryMode::kPrepare};
+    const auto chain = AnyChain();
+    std::vector<wire::HashView> views;
+    wire::QueryView view;
+    view.hashes = chain;
+    view.header.mode = kModes[prng_.Below(std::size(kModes))];
+    view.header.request_key_lo = prng_.Below(5);
+    view.header.wait_ns = prng_.Below(4) * 2 * kSecond;
+    if (view.header.mode == wire::QueryMode::kPrepare) view.header.consumer_key_lo = 1 + prng_.Below(3);
+    if (view.header.mode == wire::QueryMode::kSelected) {
+      const auto at = static_cast<std::uint32_t>(prng_.Below(chain.size()));
+      views.push_back({.first = at, .count = static_cast<std::uint32_t>(1 + prng_.Below(chain.size() - at))});
+      view.views = views;
+    }
+    Ticket ticket{.operation = ++operations_[peer->id], .revision = 1};
+    // Now and then what is asked for is replaced, or an old number comes again.
+    auto replaced = waiting_.end();
+    if (!waiting_.empty() && prng_.Below(3) == 0) {
+      replaced = waiting_.begin() + static_cast<std::ptrdiff_t>(prng_.Below(waiting_.size()));
+      if (replaced->session != peer->id) return;
+      ticket = replaced->ticket;
+      ticket.revision += static_cast<std::uint32_t>(prng_.Below(3));
+    }
+    Result<QueryOutcome> outcome = world_.service().StartQuery(peer->id, view, world_.now(), ticket);
+    while (outcome && outcome->more) outcome = world_.service().ContinueQuery(peer->id, world_.now());
+    Note(outcome ? outcome->found_blocks : 50 + static_cast<std::uint64_t>(outcome.error().code));
+    if (!outcome) return;
+    if (replaced != waiting_.end()) waiting_.erase(replaced);
+    if (outcome->loading) {
+      waiting_.push_back({peer->id, peer->engine, ticket, view.header.mode == wire::QueryMode::kPrepare});
+    } else if (!outcome->lease.is_none()) {
+      leases_.emplace_back(peer->engine, outcome->lease);
+    }
+  }
+
+  void Poll() {
+    if (waiting_.empty()) return;
+    const std::size_t index = prng_.Below(waiting_.size());
+    const Waiting waiting = waiting_[index];
+    wire::PollRequest request{.operation = waiting.ticket.operation, .revision = waiting.ticket.revision};
+    const bool stale = prng_.Below(8) == 0;
+    if (stale) ++request.revision;
+    std::vector<wire::PollEntry> entries;
+    std::vector<std::uint32_t> boundaries;
+    ASSERT_TRUE(world_.service()
+                    .PollQueries(waiting.session, std::span(&request, 1), world_.now(), entries, boundaries)
+                    .has_value());
+    const auto state = static_cast<wire::TicketState>(entries.at(0).state);
+    Note(entries[0].state * 100 + entries[0].found);
+    if (stale) {
+      // Unknown: it ended so long ago that even that is forgotten.
+      ASSERT_TRUE(state == wire::TicketState::kStaleRevision || state == wire::TicketState::kUnknown);
+      return;
+    }
+    if (state == wire::TicketState::kLoading) return;
+    ASSERT_NE(state, wire::TicketState::kStaleRevision);
+    if (state == wire::TicketState::kReady && waiting.prepared) return;
+    if (state == wire::TicketState::kReady && entries[0].lease != 0) {
+      ASSERT_GT(entries[0].found, 0U);
+      leases_.emplace_back(waiting.engine, LeaseId(entries[0].lease));
+    }
+    ++told_;
+    waiting_.erase(waiting_.begin() + static_cast<std::ptrdiff_t>(index));
+  }
+
+  void CancelOrClaim() {
+    const Peer* peer = AnyPeer();
+    if (peer == nullptr) return;
+    if (prng_.Below(2) == 0) {
+      const wire::ClaimRequest claim{.consumer_key_lo = 1 + prng_.Below(3), .revision = 1};
+      const auto claimed = world_.service().ClaimQuery(peer->id, claim, world_.now());
+      Note(claimed ? claimed->found_blocks : 70);
+      if (claimed && !claimed->lease.is_none()) leases_.emplace_back(peer->engine, claimed->lease);
+      return;
+    }
+    const auto waiting = std::ranges::find(waiting_, peer->id, &Waiting::session);
+    if (waiting == waiting_.end()) return;
+    const Status cancelled = world_.service().CancelQuery(peer->id, waiting->ticket, world_.now());
+    ASSERT_TRUE(cancelled || cancelled.error().code == Code::kNotFound);
+    waiting_.erase(waiting);
+  }
+
+  void TakeLoads() {
+    for (const LoadRequest& request : world_.service().TakeLoads()) {
+      ASSERT_TRUE(generations_.insert(request.generation).second) << "a generation came twice";
+      reading_.push_back(request);
+    }
+  }
+  void Work() {
+    world_.service().Work(world_.now());
+    TakeLoads();
+    for (const SessionId session : world_.service().TakeCompleted()) {
+      ASSERT_TRUE(std::ranges::any_of(peers_, [session](const Peer& peer) { return peer.id == session; }));
+    }
+  }
+  // One read ends, in whatever order.
+  void Load() {
+    TakeLoads();
+    if (reading_.empty()) return;
+    const std::size_t index = prng_.Below(reading_.size());
+    const LoadRequest request = reading_[index];
+    reading_.erase(reading_.begin() + static_cast<std::ptrdiff_t>(index));
+    source_.Submit(request, world_.now());
+    for (const auto& done : source_.Step(world_.now())) {
+      const bool wrong = prng_.Below(10) == 0;
+      const std::uint64_t checksum = done.checksum + (wrong ? 1 : 0);
+      if (done.result == LoadResult::kOk && !wrong) committed_[request.generation] = checksum;
+      world_.service().LoadDone(done.id, done.result, checksum, world_.now());
+    }
   }
 
   // Mostly a grant of the peer's engine, sometimes any number.
@@ -346,15 +484,24 @@ class Model {
         ASSERT_FALSE(read.contains(entry.offset)) << "a slot is written while a rank reads it";
       }
     }
+    for (const LoadRequest& request : reading_) {
+      ASSERT_TRUE(written.insert(request.offset).second) << "two writers of one slot";
+      ASSERT_FALSE(read.contains(request.offset)) << "a slot is loaded while a rank reads it";
+    }
   }
 
   Prng prng_;
+  ::orbitkv::testing::RamSource source_;
   World world_;
   std::vector<Engine> engines_ = {{"one", 1, false}, {"two", 2, false}, {"twin", 1, false}, {"other", 1, true}};
   std::vector<Peer> peers_;
   std::vector<Writing> writing_;
   std::map<std::pair<std::size_t, std::uint64_t>, Restore> restores_;
   std::vector<std::pair<std::size_t, LeaseId>> leases_;  // with the engine that was answered
+  std::vector<Waiting> waiting_;
+  std::map<SessionId, std::uint64_t> operations_;  // the highest number that was used
+  std::vector<LoadRequest> reading_;
+  std::uint64_t told_ = 0;
   std::vector<VerifyRequest> verifying_;
   std::map<std::uint64_t, std::uint64_t> committed_;  // generation -> checksum
   std::set<std::uint64_t> generations_;
@@ -381,7 +528,7 @@ TEST(ServiceModelTest, RandomEnginesAgreeWithTheModel) {
   const std::uint64_t first = testing::Seed();
   for (std::uint64_t seed = first; seed < first + testing::Effort(12, 10'000); ++seed) {
     Counters counters;
-    Live(seed, 3000, &counters);
+    Live(seed, 4500, &counters);
     if (HasFatalFailure() || HasNonfatalFailure()) return;
     sum.grants += counters.grants;
     sum.grants_late += counters.grants_late;
@@ -392,6 +539,15 @@ TEST(ServiceModelTest, RandomEnginesAgreeWithTheModel) {
     sum.plans += counters.plans;
     sum.restores_mismatch += counters.restores_mismatch;
     sum.verified_different += counters.verified_different;
+    sum.tickets += counters.tickets;
+    sum.tickets_late += counters.tickets_late;
+    sum.tickets_timed_out += counters.tickets_timed_out;
+    sum.tickets_revoked += counters.tickets_revoked;
+    sum.tickets_cancelled += counters.tickets_cancelled;
+    sum.claims += counters.claims;
+    sum.warm_up_blocks += counters.warm_up_blocks;
+    sum.loads_ok += counters.loads_ok;
+    sum.loads_mismatch += counters.loads_mismatch;
   }
   // The walk is worth something only if it went everywhere.
   EXPECT_GT(sum.grants, 500U);
@@ -403,6 +559,15 @@ TEST(ServiceModelTest, RandomEnginesAgreeWithTheModel) {
   EXPECT_GT(sum.plans, 200U);
   EXPECT_GT(sum.restores_mismatch, 5U);
   EXPECT_GT(sum.verified_different, 0U);
+  EXPECT_GT(sum.tickets, 500U);
+  EXPECT_GT(sum.tickets_late, 50U);
+  EXPECT_GT(sum.tickets_timed_out, 1U);
+  EXPECT_GT(sum.tickets_revoked, 0U);
+  EXPECT_GT(sum.tickets_cancelled, 50U);
+  EXPECT_GT(sum.claims, 10U);
+  EXPECT_GT(sum.warm_up_blocks, 20U);
+  EXPECT_GT(sum.loads_ok, 1000U);
+  EXPECT_GT(sum.loads_mismatch, 50U);
 }
 
 TEST(ServiceModelTest, TheSameSeedGivesTheSameLife) {
