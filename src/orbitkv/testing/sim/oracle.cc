@@ -187,7 +187,11 @@ bool Oracle::RankLive(InstanceId instance, std::uint32_t rank) const {
   });
 }
 
-bool Oracle::IndexFull() const { return life_->cache().gauges().entries >= shape_.max_blocks; }
+// Looked at when a whole request was answered, which may have given some entries back.
+bool Oracle::IndexFull() const {
+  constexpr std::uint64_t kGivenBack = 8;
+  return life_->cache().gauges().entries + kGivenBack >= shape_.max_blocks;
+}
 
 void Oracle::Written(std::uint64_t life, std::uint64_t generation, std::uint64_t write, std::uint64_t checksum) {
   if (life_ == nullptr || life != life_->number()) return;

@@ -159,6 +159,7 @@ class Oracle {
     wire::MissReason reason{};
     std::uint64_t now_ns = 0;
     bool fresh = false;
+    bool stepped = false;  // over several turns: what is not pinned may have gone since it was seen
   };
   struct Ticket {
     std::uint32_t revision = 0;

@@ -143,7 +143,8 @@ void Oracle::Committed(Reservation* reservation, std::uint32_t index, std::uint6
              {{"generation", generation}});
       break;
     case wire::CommitOutcome::kLost:
-      Expect(doubted || IndexFull(), "a commit of an open slot was lost", {{"generation", generation}});
+      Expect(doubted || IndexFull(), "a commit of an open slot was lost",
+             {{"generation", generation}, {"there", there == present_.end() ? 0 : there->second}});
       break;
   }
 }

@@ -53,7 +53,8 @@ void Oracle::QueryAnswered(SessionId id, const SimRequest& request, const manage
            .found = static_cast<std::uint32_t>(answer.scalar1),
            .reason = static_cast<wire::MissReason>(answer.scalar1 >> 32U),
            .now_ns = now_ns,
-           .fresh = true},
+           .fresh = true,
+           .stepped = request.stepped},
           demand);
 }
 
@@ -82,7 +83,7 @@ void Oracle::Offered(const Offer& offer, Demand demand) {
     return demand.could ? Available(space, hash) : Present(space, hash);
   };
   while (there < demand.hashes.size() && is_there(demand.hashes[there])) ++there;
-  if (offer.fresh) {
+  if (offer.fresh && (demand.leases || !offer.stepped)) {
     Expect(found <= there, "a block was offered that nobody stored under this key",
            {{"found", found}, {"there", there}});
   }
@@ -103,7 +104,7 @@ void Oracle::Offered(const Offer& offer, Demand demand) {
                           .request = demand.request,
                           .hashes = std::move(demand.hashes),
                           .whole = demand.one,
-                          .answered_ns = offer.fresh ? offer.now_ns : 0,
+                          .answered_ns = offer.fresh && !offer.stepped ? offer.now_ns : 0,
                           .revoked = life_->service().counters().leases_revoked,
                           .doubts = doubts_};
 }
