@@ -139,7 +139,7 @@ bool Operations::WorkOn(Operation& operation, std::uint32_t& budget, std::uint64
     const std::uint32_t before = operation.scan.found();
     const std::uint32_t share = std::max(budget, 1U);
     const bool done = operation.scan.Step(cache_, leases_.pins(), *operation.session, share);
-    budget -= std::min(budget, done ? operation.scan.found() - before : share);
+    budget -= std::min(budget, done ? operation.scan.found() - before + operation.scan.over_budget() : share);
     return done;
   };
   switch (operation.phase) {
