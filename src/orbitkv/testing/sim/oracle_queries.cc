@@ -83,7 +83,7 @@ void Oracle::Offered(const Offer& offer, Demand demand) {
     return demand.could ? Available(space, hash) : Present(space, hash);
   };
   while (there < demand.hashes.size() && is_there(demand.hashes[there])) ++there;
-  if (offer.fresh && (demand.leases || !offer.stepped)) {
+  if (offer.fresh && (!offer.stepped || (demand.leases && doubts_ == 0))) {
     Expect(found <= there, "a block was offered that nobody stored under this key",
            {{"found", found}, {"there", there}});
   }

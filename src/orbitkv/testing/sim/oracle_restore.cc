@@ -137,7 +137,11 @@ void Oracle::EndAnswered(SessionId id, const SimRequest& request, const manager:
       static_cast<wire::EndResult>(request.scalar1 >> 32U) == wire::EndResult::kMismatch) {
     for (const std::uint32_t index : end->indices) {
       ++doubts_;
-      slots_.at(armed->second[index]).doubted = true;
+      Slot& slot = slots_.at(armed->second[index]);
+      slot.doubted = true;
+      // The report names the block: whatever is stored under its key by now is looked at.
+      const auto there = present_.find(slot.key);
+      if (there != present_.end()) slots_.at(there->second).doubted = true;
     }
   }
   EndRank(grant, rank);
