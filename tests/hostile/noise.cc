@@ -9,6 +9,13 @@ namespace orbitkv::hostile {
 
 using wire::Command;
 
+namespace {
+
+constexpr std::uint64_t kRingsBeforeReady = 400'000;
+constexpr std::uint64_t kSessionsBeforeReady = 1000;
+
+}  // namespace
+
 void Scribble(std::span<std::byte> memory, Prng& prng) {
   const std::uint64_t word = prng.Next();
   std::memcpy(memory.data() + prng.Below(memory.size() - sizeof word), &word, sizeof word);
@@ -21,6 +28,7 @@ void SpeakNoise(const std::string& socket, std::uint64_t seed, const std::functi
   bool told = false;
   for (;;) {
     auto session = RawSession::Connect(socket);
+    if (!session && session.error().code == Code::kBusy) continue;
     if (!session || !session->Register("noise")) return;
     if (!std::exchange(told, true)) ready();
     for (std::uint64_t i = 0; i < per_session; ++i) {
@@ -46,6 +54,26 @@ void SpeakNoise(const std::string& socket, std::uint64_t seed, const std::functi
       if (prng.Below(20) == 0) Scribble({reinterpret_cast<std::byte*>(&request), sizeof request}, prng);
       session->Push(request);
     }
+  }
+}
+
+void RingForNothing(const std::string& socket, const std::function<void()>& ready) {
+  auto session = RawSession::Connect(socket);
+  if (!session) return;
+  for (std::uint64_t i = 0;; ++i) {
+    session->RingDoorbell();
+    if (i == kRingsBeforeReady) ready();
+  }
+}
+
+void Reconnect(const std::string& socket, const std::function<void()>& ready) {
+  bool told = false;
+  for (std::uint64_t i = 0;; ++i) {
+    std::string refusal;
+    const auto session = RawSession::Connect(socket, &refusal);
+    if (!session && session.error().code != Code::kBusy) return;
+    const bool slowed = refusal.find("too fast") != std::string::npos;
+    if ((slowed || i == kSessionsBeforeReady) && !std::exchange(told, true)) ready();
   }
 }
 

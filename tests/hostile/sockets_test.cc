@@ -4,6 +4,7 @@
 #include <sys/resource.h>
 
 #include "hostile_world.h"
+#include "noise.h"
 #include "raw_session.h"
 
 #include "orbitkv/base/prng.h"
@@ -120,6 +121,18 @@ TEST_F(HostileSockets, EverySessionTakenIsAClearRefusalUntilOneEnds) {
   ExerciseNeighbour(30);
   ExpectUnharmed();
   EXPECT_TRUE(Open(Options("newcomer")));
+}
+
+TEST_F(HostileSockets, AProcessThatReconnectsAllTheTimeIsSlowedDownAndOthersAreNot) {
+  const double opened = Figure("orbitkv_sessions_opened_total");
+  Attack([this](const auto& ready) { Reconnect(socket_, ready); });
+  EXPECT_LT(Growth("orbitkv_sessions_opened_total", opened), 500);
+  for (int i = 0; i < 20; ++i) {
+    auto newcomer = Open(Options("newcomer"));
+    ASSERT_TRUE(newcomer && newcomer->Ping());
+  }
+  ExerciseNeighbour(50);
+  ExpectUnharmed();
 }
 
 TEST_F(HostileSockets, NoCommonVersionIsRefusedNamingBothRanges) {

@@ -68,7 +68,8 @@ struct Order {
 
 class BootstrapServer::Impl {
  public:
-  Impl(const BootstrapOptions& options, BootstrapEvents* events) : options_(options), events_(events) {}
+  Impl(const BootstrapOptions& options, BootstrapEvents* events)
+      : options_(options), events_(events), pace_(options.pace) {}
 
   Status Start();
   void Give(Order order) ORBITKV_EXCLUDES(mutex_);
@@ -117,6 +118,7 @@ class BootstrapServer::Impl {
   bool stopping_ ORBITKV_GUARDED_BY(mutex_) = false;
 
   // Below: the server's thread only.
+  SessionPace pace_;
   Connections connections_;
   std::map<SessionId, std::uint64_t> by_session_;
   std::uint64_t next_connection_ = 1;
@@ -259,6 +261,7 @@ void BootstrapServer::Impl::Obey() {
     const std::uint64_t id = at->second;
     Connection& connection = connections_.at(id);
     if (order.close) {
+      pace_.Ended(connection.peer.pid, os::MonotonicNs());
       Forget(id);
       continue;
     }
@@ -380,6 +383,11 @@ std::optional<wire::Refusal> BootstrapServer::Impl::Judge(const Connection& conn
   if (auto full = JudgeCount(hello)) return full;
   if (connection.received_fds.size() != 1) {
     return Refuse(Code::kInvalid, "the greeting must carry the client's own pidfd and nothing else");
+  }
+  if (const std::uint64_t wait_ns = pace_.Wait(connection.peer.pid, os::MonotonicNs()); wait_ns > 0) {
+    return Refuse(Code::kBusy,
+                  fmt::format("process {} opens and ends sessions too fast; it may open another one in {} ms",
+                              connection.peer.pid, wait_ns / 1'000'000 + 1));
   }
   const auto pid = os::PidOf(connection.received_fds.front().get());
   if (!pid) return Refuse(Code::kInvalid, "the descriptor of the greeting is not a pidfd");

@@ -26,6 +26,7 @@
 #include "orbitkv/base/result.h"
 #include "orbitkv/base/units.h"
 #include "orbitkv/channel/server_session.h"
+#include "orbitkv/channel/session_pace.h"
 #include "orbitkv/wire/frame.h"
 
 namespace orbitkv::channel {
@@ -52,6 +53,7 @@ struct BootstrapOptions {
   std::size_t max_sessions = 256;
   std::size_t max_admin_sessions = 8;  // places of their own for who asks for health
   std::size_t max_half_open = 64;      // connections that have not greeted yet, or that read their refusal
+  SessionPace::Options pace{};         // for processes that end sessions and open others
   wire::SessionGeometry geometry{};
   int manager_page_fd = -1;     // borrowed, open for reading only
   std::vector<int> pool_fds{};  // borrowed; one per page kind

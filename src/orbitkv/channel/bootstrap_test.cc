@@ -97,6 +97,38 @@ TEST(Bootstrap, SessionsAreBoundedAndAClosedOneMakesRoom) {
   EXPECT_TRUE(ClientSession::Connect(manager.Client()).has_value());
 }
 
+TEST(Bootstrap, WhoEndsSessionsTooFastIsBusyForAWhile) {
+  FakeManager manager(kEcho);
+  manager.bootstrap().pace = {.burst = 3, .interval_ns = 20'000'000'000};
+  ASSERT_TRUE(manager.Start());
+  // Any number at once.
+  std::vector<std::unique_ptr<ClientSession>> sessions;
+  for (int i = 0; i < 8; ++i) sessions.push_back(manager.Connect());
+  const auto end_one = [&] {
+    const std::size_t before = manager.server().session_count();
+    manager.server().Close(sessions.back()->epoch());
+    const std::uint64_t deadline = Soon();
+    while (manager.server().session_count() == before && os::MonotonicNs() < deadline) {
+    }
+    sessions.pop_back();
+  };
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_TRUE(ClientSession::Connect(manager.Client()).has_value()) << i;
+    end_one();
+  }
+  std::string message;
+  ConnectOptions options = manager.Client();
+  options.message = &message;
+  EXPECT_EQ(ClientSession::Connect(options).error().code, Code::kBusy);
+  EXPECT_THAT(message, HasSubstr("process " + std::to_string(::getpid()) + " opens and ends sessions too fast"));
+  // Another process is not meant.
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(ClientSession::Connect(manager.Client()).has_value() ? 0 : 1);
+  int status = -1;
+  ::waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
+}
+
 TEST(Bootstrap, BadGreetingsCloseTheConnectionAndHarmNobody) {
   FakeManager manager(kEcho);
   manager.bootstrap().handshake_ns = 20'000'000;
