@@ -46,7 +46,8 @@ void Dispatcher::Stop() {
 }
 
 void Dispatcher::Post(Event event) {
-  if (queue_.Post(std::move(event))) waiter_.Notify();
+  queue_.Post(std::move(event));
+  waiter_.Notify();
 }
 
 void Dispatcher::OnOpened(std::unique_ptr<channel::ServerSession> session) { Post(SessionOpened{std::move(session)}); }
@@ -223,7 +224,7 @@ void Dispatcher::AddFigures() {
     sink.Counter("orbitkv_dispatcher_rounds_total", "Rounds over all sessions.", static_cast<double>(rounds_));
     sink.Counter("orbitkv_dispatcher_sleeps_total", "Times the dispatcher slept.",
                  static_cast<double>(waiter_.sleeps()));
-    sink.Counter("orbitkv_frames_dropped_total", "Lifecycle frames dropped: too many at once.",
+    sink.Counter("orbitkv_frames_dropped_total", "Lifecycle frames answered busy: too many at once.",
                  static_cast<double>(queue_.dropped_frames()));
     sink.Gauge(
         "orbitkv_connections", "Sessions with a connection.",

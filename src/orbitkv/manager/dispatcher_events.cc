@@ -106,6 +106,7 @@ void Dispatcher::Handle(SlotLoaded& event, std::uint64_t now_ns) {
 void Dispatcher::Handle(FrameArrived& event, std::uint64_t now_ns) {
   const Session* session = Find(event.session);
   if (session == nullptr || session->channel == nullptr) return;
+  if (event.dropped) return ReplyError(event, Code::kBusy, "too many frames wait for the Manager; send it again later");
   if (event.kind == wire::FRAME_HEALTH) return ReplyHealth(event, now_ns);
   if (session->admin) return ReplyError(event, Code::kRefused, "this session was opened to ask for health only");
   switch (event.kind) {

@@ -2,9 +2,10 @@
 //
 // Owns: the events until they are taken, with the sessions inside them.
 // Threads: Post any; Take the dispatcher. Blocks: for the queue's lock only.
-// Limits: lifecycle frames are bounded in number and bytes, because clients decide how many they send; everything else
+// Limits: lifecycle frames are bounded in number and bytes, because clients decide how many they send; what is beyond
+//         loses its payload and is only there to be answered busy, a few for each connection. Everything else
 //         is bounded by the number of sessions, loads, verifications and pool steps.
-// Errors: Post returns false for a frame beyond the bounds: it is dropped, and its sender's wait ends at its deadline.
+// Errors: none.
 #pragma once
 
 #include <cstddef>
@@ -29,6 +30,7 @@ struct FrameArrived {
   std::uint64_t frame_id = 0;
   std::uint32_t kind = 0;
   std::vector<std::byte> payload;
+  bool dropped = false;  // beyond the queue's bounds: without its payload
 };
 struct SessionHungUp {
   SessionId session;
@@ -56,18 +58,19 @@ class EventQueue {
   static constexpr std::size_t kMaxFrames = 1024;
   static constexpr std::size_t kMaxFrameBytes = std::size_t{64} << 20U;  // of their payloads together
 
-  bool Post(Event event) ORBITKV_EXCLUDES(mutex_) {
+  void Post(Event event) ORBITKV_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
-    if (const auto* frame = std::get_if<FrameArrived>(&event)) {
+    if (auto* frame = std::get_if<FrameArrived>(&event)) {
       if (frames_ >= kMaxFrames || frame->payload.size() > kMaxFrameBytes - frame_bytes_) {
         ++dropped_;
-        return false;
+        frame->dropped = true;
+        frame->payload = {};
+      } else {
+        ++frames_;
+        frame_bytes_ += frame->payload.size();
       }
-      ++frames_;
-      frame_bytes_ += frame->payload.size();
     }
     events_.push_back(std::move(event));
-    return true;
   }
 
   // Replaces out's content with everything that is queued.
