@@ -13,7 +13,7 @@ namespace {
 
 using testing::Chain;
 
-constexpr int kRounds = 8;
+constexpr int kRounds = 12;
 constexpr int kCallsPerRound = 400;
 constexpr std::uint64_t kNoisePerSession = 100'000'000;
 constexpr int kTries = 3;  // of the whole comparison: other programs of the machine may disturb one
@@ -21,8 +21,11 @@ constexpr double kMostTimes = 3;
 
 class HostileLatency : public HostileWorld {
  protected:
-  // Times look-ups of 256 blocks; the samples are added to `ns`.
-  void Measure(std::vector<std::uint64_t>& ns) {
+  using Load = std::function<void(std::uint64_t round, const std::function<void()>& ready)>;
+
+  // Times look-ups of 256 blocks; their 99th percentile is added to `p99s`.
+  void Measure(std::vector<double>& p99s) {
+    std::vector<std::uint64_t> ns;
     for (int i = 0; i < kCallsPerRound; ++i) {
       const std::uint64_t began = os::MonotonicNs();
       const auto query = neighbour_->Query(1'000'000, hashes_);
@@ -30,16 +33,21 @@ class HostileLatency : public HostileWorld {
       ASSERT_TRUE(query) << ToString(query.error());
       ASSERT_EQ(query->found, hashes_.size());
     }
-  }
-  static double Percentile99(std::vector<std::uint64_t>& ns) {
     const auto at = ns.begin() + static_cast<std::ptrdiff_t>(ns.size() * 99 / 100);
     std::ranges::nth_element(ns, at);
-    return static_cast<double>(*at);
+    p99s.push_back(static_cast<double>(*at));
   }
-  // Both loads in turn, so that what else the machine does falls upon both.
-  double Ratio() {
-    std::vector<std::uint64_t> beside_hog;
-    std::vector<std::uint64_t> beside_hostile;
+  static double Median(std::vector<double>& values) {
+    if (values.empty()) return 0;
+    const auto at = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+    std::ranges::nth_element(values, at);
+    return *at;
+  }
+  // Both loads in turn, so that what else the machine does falls upon both; of the rounds, the median, so that what
+  // falls upon few of them does not count.
+  double Ratio(const std::string& name, const Load& load) {
+    std::vector<double> beside_hog;
+    std::vector<double> beside_hostile;
     for (int round = 0; round < kRounds && !HasFailure(); ++round) {
       {
         const Attacker hog([](const auto& ready) {
@@ -48,25 +56,38 @@ class HostileLatency : public HostileWorld {
         });
         Measure(beside_hog);
       }
-      const Attacker hostile(
-          [&](const auto& ready) { SpeakNoise(socket_, static_cast<std::uint64_t>(round), ready, kNoisePerSession); });
+      const Attacker hostile([&](const auto& ready) { load(static_cast<std::uint64_t>(round), ready); });
       Measure(beside_hostile);
     }
-    const double hog = Percentile99(beside_hog);
-    const double hostile = Percentile99(beside_hostile);
-    printf("p99 beside a hog %.1f us, beside a hostile client %.1f us: %.2f times\n", hog / 1e3, hostile / 1e3,
-           hostile / hog);
+    const double hog = Median(beside_hog);
+    const double hostile = Median(beside_hostile);
+    printf("p99 beside a hog %.1f us, beside a client that %s %.1f us: %.2f times\n", hog / 1e3, name.c_str(),
+           hostile / 1e3, hostile / hog);
     return hostile / hog;
+  }
+
+  void ExpectBounded(const std::string& name, const Load& load) {
+    ASSERT_EQ(neighbour_->Publish(hashes_).value(), hashes_.size());
+    double best = Ratio(name, load);
+    for (int i = 1; i < kTries && best > kMostTimes; ++i) best = std::min(best, Ratio(name, load));
+    EXPECT_LE(best, kMostTimes);
   }
 
   std::vector<state::BlockHash> hashes_ = Chain(950, 256);
 };
 
 TEST_F(HostileLatency, OthersWaitAtMostThreeTimesAsLongAsBesideAHog) {
-  ASSERT_EQ(neighbour_->Publish(hashes_).value(), hashes_.size());
-  double best = Ratio();
-  for (int i = 1; i < kTries && best > kMostTimes; ++i) best = std::min(best, Ratio());
-  EXPECT_LE(best, kMostTimes);
+  ExpectBounded("speaks noise", [this](std::uint64_t round, const auto& ready) {
+    SpeakNoise(socket_, round, ready, kNoisePerSession);
+  });
+}
+
+TEST_F(HostileLatency, AlsoBesideADoorbellThatIsRungForNothing) {
+  ExpectBounded("rings for nothing", [this](std::uint64_t, const auto& ready) { RingForNothing(socket_, ready); });
+}
+
+TEST_F(HostileLatency, AlsoBesideAProcessThatReconnectsAllTheTime) {
+  ExpectBounded("reconnects", [this](std::uint64_t, const auto& ready) { Reconnect(socket_, ready); });
 }
 
 }  // namespace

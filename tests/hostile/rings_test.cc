@@ -10,6 +10,7 @@
 #include "raw_session.h"
 
 #include "orbitkv/base/prng.h"
+#include "orbitkv/os/clock.h"
 #include "orbitkv/wire/commands.h"
 
 namespace orbitkv::hostile {
@@ -132,14 +133,41 @@ TEST_F(HostileRings, AnswersThatNobodyTakesCostNoTurns) {
 }
 
 TEST_F(HostileRings, AFloodedDoorbell) {
-  Attack([this](const auto& ready) {
-    auto session = RawSession::Connect(socket_);
-    if (!session) return;
-    ready();
-    for (;;) session->RingDoorbell();
-  });
+  const double muted = Figure("orbitkv_doorbells_muted_total");
+  Attack([this](const auto& ready) { RingForNothing(socket_, ready); });
   ExerciseNeighbour(100);
+  EXPECT_TRUE(integration::Eventually([&] { return Growth("orbitkv_doorbells_muted_total", muted) >= 3; }));
   ExpectUnharmed();
+}
+
+TEST_F(HostileRings, AMutedDoorbellIsLookedAtNowAndThen) {
+  auto session = RawSession::Connect(socket_).value();
+  const double muted = Figure("orbitkv_doorbells_muted_total");
+  EXPECT_TRUE(integration::Eventually([&] {
+    for (int i = 0; i < 10'000; ++i) session.RingDoorbell();
+    return Growth("orbitkv_doorbells_muted_total", muted) > 0;
+  }));
+  for (int i = 0; i < 10; ++i) ASSERT_TRUE(session.Call(session.Good()));
+}
+
+TEST_F(HostileRings, AHalfSentRequestOfASilentSessionGoesAtItsDeadline) {
+  auto session = RawSession::Connect(socket_).value();
+  const std::vector<std::byte> piece(session.welcome().geometry.slot_bytes, std::byte{1});
+  const std::uint64_t deadline = os::DeadlineAfter(1'000'000'000);
+  const std::uint64_t id = 77;
+  for (std::uint32_t i = 0; i < wire::kMaxArgumentBytes / piece.size(); ++i) {
+    wire::Descriptor chunk = session.WithArguments(Command::kQuerySubmit, piece);
+    chunk.request_id = id;
+    chunk.flags = i << 16U;
+    chunk.deadline_ns = deadline;
+    ASSERT_TRUE(session.Call(chunk));
+  }
+  const std::size_t held = ReadBooks().rss_anon_bytes;
+  if (os::MonotonicNs() < deadline) {
+    EXPECT_GT(held, before_.rss_anon_bytes + wire::kMaxArgumentBytes / 2);
+  }
+  EXPECT_TRUE(integration::Eventually(
+      [&] { return ReadBooks().rss_anon_bytes < before_.rss_anon_bytes + wire::kMaxArgumentBytes / 2; }));
 }
 
 TEST_F(HostileRings, DescriptorsMadeBlockingThenFilledOrDrained) {

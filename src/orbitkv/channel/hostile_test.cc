@@ -247,6 +247,55 @@ TEST_F(HostileClient, AssemblyEndsAtItsDeadlineAndAtItsLimit) {
   EXPECT_EQ(number, wire::kMaxArgumentBytes / kSlot + 1);
 }
 
+TEST_F(HostileClient, AssemblyGoesWithTimeThoughItsSessionStaysSilent) {
+  EXPECT_EQ(server_->NextDeadline(), os::kNoDeadline);
+  wire::Descriptor d = Good(Command::kQuerySubmit);
+  d.flags = 0;
+  d.arena_offset = 0;
+  d.arena_length = kSlot;
+  EXPECT_EQ(Refusal(d), AnswerStatus::kMoreChunks);
+  EXPECT_EQ(server_->NextDeadline(), kNow + 1);
+  server_->Expire(kNow);
+  EXPECT_EQ(server_->NextDeadline(), kNow + 1);
+  server_->Expire(kNow + 1);
+  EXPECT_EQ(server_->NextDeadline(), os::kNoDeadline);
+
+  // A deadline that never comes keeps nothing for ever.
+  d = Good(Command::kQuerySubmit);
+  d.flags = 0;
+  d.arena_offset = 0;
+  d.arena_length = kSlot;
+  d.deadline_ns = os::kNoDeadline;
+  EXPECT_EQ(Refusal(d), AnswerStatus::kMoreChunks);
+  EXPECT_EQ(server_->NextDeadline(), kNow + ServerSession::kLongestAssemblyNs);
+}
+
+TEST_F(HostileClient, RingsForNothingAreBoundedAndRequestsMakeUpForThem) {
+  // Late for each of its requests, however many they are.
+  for (std::uint32_t i = 0; i < 4 * ServerSession::kMostIdleRings; ++i) {
+    ExpectServed();
+    ASSERT_FALSE(server_->Rang()) << i;
+    ASSERT_FALSE(server_->Rang()) << i;
+  }
+  EXPECT_EQ(server_->stats().idle_rings, 4U * ServerSession::kMostIdleRings);
+  // A request that is there is a reason to ring, taken or not.
+  ASSERT_TRUE(requests_.Push(Good()));
+  for (std::uint32_t i = 0; i < 2 * ServerSession::kMostIdleRings; ++i) ASSERT_FALSE(server_->Rang()) << i;
+  const auto request = server_->Next(kNow);
+  ASSERT_TRUE(request.has_value());
+  server_->Answer(request->handle, AnswerStatus::kOk);
+  EXPECT_EQ(Answer().status, AnswerStatus::kOk);
+
+  std::uint32_t rings = 1;
+  while (rings < 2 * ServerSession::kMostIdleRings && !server_->Rang()) ++rings;
+  EXPECT_GE(rings, ServerSession::kMostIdleRings - 1);
+  EXPECT_LE(rings, ServerSession::kMostIdleRings + 1);
+  rings = 1;
+  while (rings < ServerSession::kMostIdleRings && !server_->Rang()) ++rings;
+  EXPECT_EQ(rings, ServerSession::kIdleRingsAfterMute);
+  ExpectServed();
+}
+
 TEST_F(HostileClient, ArgumentsCannotChangeAfterTheyWereTaken) {
   wire::Descriptor d = Good(Command::kQuerySubmit);
   d.arena_offset = kSlot;
@@ -297,11 +346,14 @@ TEST_F(HostileClient, FullDoorbellDoesNotKeepTheDispatcherAwakeOrAsleep) {
   const std::uint64_t most = 0xfffffffffffffffeULL;
   ASSERT_EQ(::write(server_->doorbell_fd(), &most, sizeof most), static_cast<ssize_t>(sizeof most));
   waiter->Sleep(os::kNoDeadline, [] { return false; });  // the edge
+  ASSERT_EQ(waiter->rung().size(), 1U);
+  EXPECT_EQ(waiter->rung()[0], server_->id());
   const std::uint64_t until = os::DeadlineAfter(2'000'000);
   while (os::MonotonicNs() < until) waiter->Sleep(until, [] { return false; });
   EXPECT_LE(waiter->sleeps(), 3U);
   waiter->Notify();
   waiter->Sleep(os::kNoDeadline, [] { return false; });
+  EXPECT_TRUE(waiter->rung().empty());
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include "orbitkv/base/check.h"
 #include "orbitkv/channel/waiting.h"
+#include "orbitkv/os/clock.h"
 #include "orbitkv/os/futex.h"
 #include "orbitkv/os/memfd.h"
 
@@ -62,7 +63,7 @@ bool ServerSession::HasCredit() const {
 bool ServerSession::HasRequests() const { return !broken_ && !requests_.empty() && HasCredit(); }
 
 std::optional<ReceivedRequest> ServerSession::Next(std::uint64_t now_ns) {
-  if (kept_count_ > 0 || assembly_.request_id != 0) DropExpired(now_ns);
+  Expire(now_ns);
   while (!broken_ && HasCredit()) {
     wire::Descriptor request;
     const Pop pop = requests_.Take(&request);
@@ -73,12 +74,13 @@ std::optional<ReceivedRequest> ServerSession::Next(std::uint64_t now_ns) {
     }
     ++stats_.requests;
     if (Refuse(request, now_ns)) continue;
+    if (idle_rings_ > 0) --idle_rings_;
     if ((request.flags & wire::kFetch) != 0) {
       AnswerFetch(request);
       continue;
     }
     const bool whole = request.chunk() == 0 && (request.flags & wire::kLastChunk) != 0;
-    if (!whole && !TakeChunk(request)) continue;
+    if (!whole && !TakeChunk(request, now_ns)) continue;
     return OpenRequest(request);
   }
   return std::nullopt;
@@ -111,12 +113,12 @@ bool ServerSession::Refuse(const wire::Descriptor& request, std::uint64_t now_ns
 }
 
 // Adds one chunk of large arguments. True when they are complete; otherwise the chunk has been answered.
-bool ServerSession::TakeChunk(const wire::Descriptor& request) {
+bool ServerSession::TakeChunk(const wire::Descriptor& request, std::uint64_t now_ns) {
   if (request.chunk() == 0) {
     assembly_.request_id = request.request_id;
     assembly_.op = request.op;
     assembly_.next_chunk = 0;
-    assembly_.deadline_ns = request.deadline_ns;
+    assembly_.deadline_ns = std::min(request.deadline_ns, now_ns + kLongestAssemblyNs);
     assembly_.bytes.Clear();
   }
   const bool expected = assembly_.request_id == request.request_id && assembly_.op == request.op &&
@@ -224,8 +226,28 @@ void ServerSession::AnswerFetch(const wire::Descriptor& request) {
   }
 }
 
-void ServerSession::DropExpired(std::uint64_t now_ns) {
+bool ServerSession::Rang() {
+  const bool idle = !HasRequests() && stats_.requests == requests_at_ring_;
+  requests_at_ring_ = stats_.requests;
+  if (!idle) return false;
+  ++stats_.idle_rings;
+  if (++idle_rings_ < kMostIdleRings) return false;
+  idle_rings_ = kMostIdleRings - kIdleRingsAfterMute;
+  return true;
+}
+
+std::uint64_t ServerSession::NextDeadline() const {
+  std::uint64_t next_ns = assembly_.request_id != 0 ? assembly_.deadline_ns : os::kNoDeadline;
+  if (kept_count_ == 0) return next_ns;
+  for (const Kept& kept : kept_) {
+    if (kept.request_id != 0) next_ns = std::min(next_ns, kept.deadline_ns);
+  }
+  return next_ns;
+}
+
+void ServerSession::Expire(std::uint64_t now_ns) {
   if (assembly_.request_id != 0 && assembly_.deadline_ns <= now_ns) assembly_ = {};
+  if (kept_count_ == 0) return;
   for (Kept& kept : kept_) {
     if (kept.request_id == 0 || kept.deadline_ns > now_ns) continue;
     kept = {};

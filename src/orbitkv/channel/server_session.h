@@ -63,6 +63,7 @@ struct ServerSessionStats {
   std::uint64_t requests = 0;
   std::uint64_t expired = 0;
   std::uint64_t malformed = 0;
+  std::uint64_t idle_rings = 0;  // of the doorbell, that brought no request
 };
 
 class ServerSession {
@@ -71,6 +72,12 @@ class ServerSession {
   // A fault weighs as much as so many requests in good order.
   static constexpr std::uint32_t kBlamePerFault = 16;
   static constexpr std::uint32_t kMostBlame = 1024 * kBlamePerFault;
+  // Rings without a request beyond those that requests in good order made up for, before the doorbell is to be muted;
+  // and how many more after each time that it was.
+  static constexpr std::uint32_t kMostIdleRings = 256;
+  static constexpr std::uint32_t kIdleRingsAfterMute = 16;
+  // Large arguments that are not complete after so long are dropped, whatever deadline they were sent with.
+  static constexpr std::uint64_t kLongestAssemblyNs = 60'000'000'000;
 
   static Result<std::unique_ptr<ServerSession>> Create(const ServerSessionOptions& options);
 
@@ -91,6 +98,14 @@ class ServerSession {
               std::span<const std::byte> payload = {});
   // Wakes the client if it sleeps and was answered since the last call. Once per batch.
   void FlushWake();
+  // To be told when the doorbell woke the dispatcher, before it looks at the ring. True when the client wakes it for
+  // nothing so often that its doorbell should not be listened to for a while. A client rings at most once for each
+  // request, perhaps after the request was taken; who does only that never gets there.
+  bool Rang();
+  // When Expire has something to drop next; os::kNoDeadline for never.
+  std::uint64_t NextDeadline() const;
+  // Drops half-sent arguments and answers kept for fetching whose deadline has come.
+  void Expire(std::uint64_t now_ns);
   // Tells the client that operations of it are over, whether it sleeps or looks now and then.
   void SignalCompletion();
 
@@ -128,9 +143,8 @@ class ServerSession {
   bool HasCredit() const;
   void Blame();
   bool Refuse(const wire::Descriptor& request, std::uint64_t now_ns);
-  bool TakeChunk(const wire::Descriptor& request);
+  bool TakeChunk(const wire::Descriptor& request, std::uint64_t now_ns);
   ReceivedRequest OpenRequest(const wire::Descriptor& request);
-  void DropExpired(std::uint64_t now_ns);
   void AnswerFetch(const wire::Descriptor& request);
   void Keep(const wire::Descriptor& request, wire::AnswerStatus status, std::uint64_t scalar0, std::uint64_t scalar1,
             std::span<const std::byte> payload);
@@ -156,6 +170,8 @@ class ServerSession {
   bool answered_ = false;
   bool broken_ = false;
   std::uint32_t blame_ = 0;
+  std::uint32_t idle_rings_ = 0;  // not made up for
+  std::uint64_t requests_at_ring_ = 0;
   ServerSessionStats stats_;
 };
 

@@ -13,6 +13,7 @@ namespace orbitkv::channel {
 namespace {
 
 constexpr int kLooksPerClock = 16;
+constexpr std::uint64_t kNotifyTag = 0;  // no session's id
 
 }  // namespace
 
@@ -31,7 +32,7 @@ Result<std::unique_ptr<DispatcherWaiter>> DispatcherWaiter::Create(const Options
   ORBITKV_ASSIGN_OR_RETURN(waiter->epoll_, os::Epoll::Create());
   ORBITKV_ASSIGN_OR_RETURN(waiter->event_, os::EventFd::Create());
   // Edges only: nothing here is ever read, so a counter that a client left at its maximum cannot hold anybody up.
-  ORBITKV_TRY(waiter->epoll_.Add(waiter->event_.fd(), EPOLLIN | EPOLLET, 0));
+  ORBITKV_TRY(waiter->epoll_.Add(waiter->event_.fd(), EPOLLIN | EPOLLET, kNotifyTag));
   return waiter;
 }
 
@@ -48,6 +49,7 @@ void DispatcherWaiter::Notify() {
 }
 
 void DispatcherWaiter::Sleep(std::uint64_t until_ns, const std::function<bool()>& has_work) {
+  rung_count_ = 0;
   const auto done = [this, &has_work] { return TakeNotified() || has_work(); };
   if (options_.spin_ns > 0) {
     const std::uint64_t spin_end = std::min(os::DeadlineAfter(options_.spin_ns), until_ns);
@@ -60,9 +62,12 @@ void DispatcherWaiter::Sleep(std::uint64_t until_ns, const std::function<bool()>
   }
   AnnounceSleep(asleep());
   if (!done()) {
-    std::array<os::Epoll::Event, 64> events;
+    std::array<os::Epoll::Event, kMostEvents> events;
     const auto woken = epoll_.Wait(events, until_ns);
     ORBITKV_CHECK(woken.has_value());
+    for (const os::Epoll::Event& event : std::span(events).first(*woken)) {
+      if (event.tag != kNotifyTag) rung_[rung_count_++] = SessionId(event.tag);
+    }
     ++sleeps_;
     TakeNotified();
   }

@@ -8,10 +8,13 @@
 // Invariant: a request posted, or a Notify made, before or during Sleep ends it (waiting.h).
 #pragma once
 
+#include <array>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 
 #include "orbitkv/base/result.h"
 #include "orbitkv/base/units.h"
@@ -46,10 +49,15 @@ class DispatcherWaiter {
   // every ring; it is called many times.
   void Sleep(std::uint64_t until_ns, const std::function<bool()>& has_work);
 
+  // Sessions whose doorbells ended the last Sleep; valid until the next one.
+  std::span<const SessionId> rung() const { return std::span(rung_).first(rung_count_); }
+
   // Times that it really slept, for the idle gauge.
   std::uint64_t sleeps() const { return sleeps_; }
 
  private:
+  static constexpr std::size_t kMostEvents = 64;
+
   explicit DispatcherWaiter(const Options& options) : options_(options) {}
   std::atomic<std::uint32_t>& asleep() const {
     return reinterpret_cast<wire::ManagerPage*>(page_.data())->dispatcher_asleep;
@@ -65,6 +73,8 @@ class DispatcherWaiter {
   os::Epoll epoll_;
   os::EventFd event_;
   std::atomic<bool> notified_{false};
+  std::array<SessionId, kMostEvents> rung_;
+  std::size_t rung_count_ = 0;
   std::uint64_t sleeps_ = 0;
 };
 

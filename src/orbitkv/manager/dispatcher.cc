@@ -12,6 +12,8 @@ namespace {
 
 constexpr const char* kTag = "dispatcher";
 constexpr std::uint64_t kDrainNs = 200'000'000;
+// As long as a session that rings for nothing may wait for its next request to be seen.
+constexpr std::uint64_t kMuteNs = 20'000'000;
 
 }  // namespace
 
@@ -67,7 +69,9 @@ void Dispatcher::PostLoaded(std::uint64_t id, service::LoadResult result, std::u
 void Dispatcher::Run() {
   const std::function<bool()> has_work = [this] { return HasWork(); };
   while (!stop_.load(std::memory_order_acquire)) {
-    if (!Round()) waiter_.Sleep(service_.NextDeadline().value_or(os::kNoDeadline), has_work);
+    if (Round()) continue;
+    waiter_.Sleep(NextDeadline(), has_work);
+    JudgeRings();
   }
   // What was posted before Stop is answered, but a client that goes on posting keeps nobody alive.
   const std::uint64_t deadline = os::DeadlineAfter(kDrainNs);
@@ -84,12 +88,48 @@ bool Dispatcher::Round() {
     for (std::size_t i = 0; i < count; ++i) worked |= Turn(*sessions_[(first_turn_ + i) % count]);
   }
   if (worked) SendToVerifier(os::MonotonicNs());
-  if (const auto deadline = service_.NextDeadline()) {
-    if (const std::uint64_t now_ns = os::MonotonicNs(); *deadline <= now_ns) service_.Tick(now_ns);
+  if (const std::uint64_t deadline = NextDeadline(); deadline != os::kNoDeadline) {
+    if (const std::uint64_t now_ns = os::MonotonicNs(); deadline <= now_ns) Tick(now_ns);
   }
   worked |= Load();
   SignalCompletions();
   return worked;
+}
+
+std::uint64_t Dispatcher::NextDeadline() const {
+  std::uint64_t deadline = service_.NextDeadline().value_or(os::kNoDeadline);
+  for (const auto& session : sessions_) {
+    if (session->channel == nullptr) continue;
+    deadline = std::min(deadline, session->channel->NextDeadline());
+    if (session->muted_until_ns != 0) deadline = std::min(deadline, session->muted_until_ns);
+  }
+  return deadline;
+}
+
+void Dispatcher::Tick(std::uint64_t now_ns) {
+  service_.Tick(now_ns);
+  for (const auto& session : sessions_) {
+    if (session->channel == nullptr) continue;
+    session->channel->Expire(now_ns);
+    if (session->muted_until_ns == 0 || session->muted_until_ns > now_ns) continue;
+    session->muted_until_ns = 0;
+    if (!session->channel->broken() && !waiter_.Watch(*session->channel)) session->muted_until_ns = now_ns + kMuteNs;
+  }
+}
+
+void Dispatcher::JudgeRings() {
+  for (const SessionId id : waiter_.rung()) {
+    Session* session = Find(id);
+    if (session == nullptr || session->channel == nullptr || session->channel->broken()) continue;
+    if (!session->channel->Rang()) continue;
+    waiter_.Unwatch(*session->channel);
+    session->muted_until_ns = os::DeadlineAfter(kMuteNs);
+    ++mutes_;
+    if (std::exchange(session->told_muted, true)) continue;
+    log::Warning(kTag,
+                 "session={} name=\"{}\" rings its doorbell without requests; it is listened to now and then only",
+                 id.value(), session->channel->name());
+  }
 }
 
 bool Dispatcher::Load() {
@@ -196,6 +236,7 @@ void Dispatcher::CloseChannel(Session& session, std::uint64_t now_ns) {
   past_.requests += stats.requests;
   past_.expired += stats.expired;
   past_.malformed += stats.malformed;
+  past_.idle_rings += stats.idle_rings;
   session.channel.reset();
 }
 
@@ -214,12 +255,17 @@ void Dispatcher::AddFigures() {
       all.requests += session->channel->stats().requests;
       all.expired += session->channel->stats().expired;
       all.malformed += session->channel->stats().malformed;
+      all.idle_rings += session->channel->stats().idle_rings;
     }
     sink.Counter("orbitkv_requests_total", "Requests taken from rings.", static_cast<double>(all.requests));
     sink.Counter("orbitkv_requests_expired_total", "Requests not executed: their deadline had passed.",
                  static_cast<double>(all.expired + requests_expired_in_steps_));
     sink.Counter("orbitkv_requests_malformed_total", "Requests refused by their form.",
                  static_cast<double>(all.malformed));
+    sink.Counter("orbitkv_idle_rings_total", "Rings of doorbells that brought no request.",
+                 static_cast<double>(all.idle_rings));
+    sink.Counter("orbitkv_doorbells_muted_total", "Times a doorbell was not listened to for a while.",
+                 static_cast<double>(mutes_));
     sink.Counter("orbitkv_dispatcher_events_total", "Events from other threads.", static_cast<double>(events_));
     sink.Counter("orbitkv_dispatcher_rounds_total", "Rounds over all sessions.", static_cast<double>(rounds_));
     sink.Counter("orbitkv_dispatcher_sleeps_total", "Times the dispatcher slept.",

@@ -73,6 +73,10 @@ class Dispatcher final : public channel::BootstrapEvents {
   void Run();
   bool Round();
   bool HasWork() const;
+  std::uint64_t NextDeadline() const;
+  void Tick(std::uint64_t now_ns);
+  // Stops listening for a while to the doorbells of sessions that ring for nothing.
+  void JudgeRings();
   // Whether the session had something to do.
   bool Turn(Session& session);
   void Finish(Session& session, channel::RequestHandle handle, const CommandAnswer& answer);
@@ -115,6 +119,7 @@ class Dispatcher final : public channel::BootstrapEvents {
   channel::ServerSessionStats past_;  // of sessions whose channel is closed
   std::uint64_t events_ = 0;
   std::uint64_t rounds_ = 0;
+  std::uint64_t mutes_ = 0;
   std::uint64_t requests_expired_in_steps_ = 0;
 
   os::Thread thread_;

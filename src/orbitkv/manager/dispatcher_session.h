@@ -28,6 +28,8 @@ struct Dispatcher::Session {
   channel::RequestHandle request;
   std::uint64_t request_deadline_ns = 0;
   bool told_broken = false;
+  bool told_muted = false;
+  std::uint64_t muted_until_ns = 0;  // 0: its doorbell is listened to
 };
 
 }  // namespace orbitkv::manager
