@@ -126,6 +126,7 @@ void Process::MarkLost() {
   if (life_->lost) return;
   world_.history().Note("process: has lost its Manager", {{"process", number_}, {"life", life_->number}});
   life_->lost = true;
+  begun_.clear();  // they end with the session
   for (auto* end : {&life_->control, &life_->publish}) {
     if (!*end) continue;
     (*end)->rings->Shutdown();
