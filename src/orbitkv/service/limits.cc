@@ -11,6 +11,7 @@ Status Limits::Validate() const {
   // The shards that asked about a block are bits of one word.
   if (max_shards == 0 || max_shards > 64) return Fail(Code::kInvalid, "max_shards is not in 1 to 64", max_shards);
   if (step_hashes == 0) return Fail(Code::kInvalid, "step_hashes is 0");
+  if (long_step_hashes == 0) return Fail(Code::kInvalid, "long_step_hashes is 0");
   if (operations_per_session == 0 || operations_per_session > operations_total) {
     return Fail(Code::kInvalid, "operations_per_session is not in 1 to operations_total", operations_per_session,
                 operations_total);

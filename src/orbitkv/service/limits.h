@@ -21,6 +21,9 @@ struct Limits {
   std::uint32_t max_shards = 64;       // of one instance
 
   std::uint32_t step_hashes = 512;  // of one session in one call, so that no session holds the dispatcher
+  // Of a look-up that takes several calls anyway: short ones of other sessions wait for one such step, and the index is
+  // seldom in the processor's caches for so many hashes.
+  std::uint32_t long_step_hashes = 64;
   std::uint32_t operations_per_session = 128;
   std::uint32_t operations_total = 1024;
   std::uint64_t hashes_total = 8U << 20U;         // of running queries and remembered answers, 32 bytes each

@@ -87,7 +87,9 @@ void Operations::CancelRunning(Session& session) {
 
 QueryOutcome Operations::Step(Operation& operation, std::uint64_t now_ns) {
   if (operation.phase == Phase::kRunning) {
-    if (!operation.scan.Step(cache_, leases_.pins(), *operation.session, limits_.step_hashes)) return {.more = true};
+    const bool is_long = operation.scan.hashes().size() > limits_.step_hashes;
+    const std::uint32_t step = is_long ? std::min(limits_.long_step_hashes, limits_.step_hashes) : limits_.step_hashes;
+    if (!operation.scan.Step(cache_, leases_.pins(), *operation.session, step)) return {.more = true};
     counters_.query_blocks_over_budget += operation.scan.over_budget();
     operation.cursor = operation.scan.found();
     operation.phase = Phase::kScanning;

@@ -135,8 +135,9 @@ TEST(QueryTest, TimeThatRunsBackwardsStandsStill) {
   world.ExpectQuiet();
 }
 
-TEST(QueryTest, LongQueriesTakeSteps) {
+TEST(QueryTest, LongQueriesTakeShortSteps) {
   World world;
+  const std::uint32_t step = world.service().limits().long_step_hashes;
   const SessionId session = world.Join(world.Worker("engine"));
   const auto chain = Chain(1, 1200);
   ASSERT_EQ(world.Publish(session, chain), 1200U);
@@ -144,14 +145,13 @@ TEST(QueryTest, LongQueriesTakeSteps) {
   view.hashes = chain;
   QueryOutcome outcome = World::Take(world.service().StartQuery(session, view, world.now()));
   EXPECT_TRUE(outcome.more);
-  EXPECT_EQ(world.cache().gauges().found_pins, 512U);
   EXPECT_EQ(CodeOf(world.service().StartQuery(session, view, world.now())), Code::kBusy);
   EXPECT_EQ(CodeOf(world.TryReserve(session, chain)), Code::kBusy);
-  outcome = World::Take(world.service().ContinueQuery(session, world.now()));
-  EXPECT_TRUE(outcome.more);
-  EXPECT_EQ(world.service().gauges().running_queries, 1U);
-  outcome = World::Take(world.service().ContinueQuery(session, world.now()));
-  EXPECT_FALSE(outcome.more);
+  for (std::uint32_t looked_at = step; outcome.more; looked_at += step) {
+    ASSERT_EQ(world.cache().gauges().found_pins, looked_at);
+    EXPECT_EQ(world.service().gauges().running_queries, 1U);
+    outcome = World::Take(world.service().ContinueQuery(session, world.now()));
+  }
   EXPECT_EQ(outcome.found_blocks, 1200U);
   EXPECT_EQ(CodeOf(world.service().ContinueQuery(session, world.now())), Code::kInvalid);
   // A step that ends short ends the query.
@@ -159,11 +159,22 @@ TEST(QueryTest, LongQueriesTakeSteps) {
   broken[600] = Chain(9, 1)[0];
   view.hashes = broken;
   view.header.request_key_lo = 2;
-  EXPECT_TRUE(World::Take(world.service().StartQuery(session, view, world.now())).more);
-  outcome = World::Take(world.service().ContinueQuery(session, world.now()));
-  EXPECT_FALSE(outcome.more);
+  outcome = World::Take(world.service().StartQuery(session, view, world.now()));
+  std::uint32_t steps = 1;
+  for (; outcome.more; ++steps) outcome = World::Take(world.service().ContinueQuery(session, world.now()));
+  EXPECT_EQ(steps, 600 / step + 1);
   EXPECT_EQ(outcome.found_blocks, 600U);
   world.ExpectQuiet();
+}
+
+TEST(QueryTest, WhatFitsOneStepTakesOne) {
+  World world;
+  const SessionId session = world.Join(world.Worker("engine"));
+  const auto chain = Chain(1, world.service().limits().step_hashes);
+  ASSERT_EQ(world.Publish(session, chain), chain.size());
+  wire::QueryView view{};
+  view.hashes = chain;
+  EXPECT_FALSE(World::Take(world.service().StartQuery(session, view, world.now())).more);
 }
 
 TEST(QueryTest, ACancelledQueryLeavesTheEarlierLease) {

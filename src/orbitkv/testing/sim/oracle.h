@@ -47,6 +47,7 @@ class Oracle {
   Oracle(const Shape& shape, History& history) : shape_(shape), history_(history) {}
 
   void StartLife(ManagerLife& life);
+  void EndLife() { life_ = nullptr; }
 
   // ---- what the Manager's other threads tell it; service has been told already ----
   void Opened(SessionId session, std::uint16_t abi);

@@ -159,6 +159,7 @@ void World::CrashManager() {
   ++coverage_.manager_crashes;
   CountLife();
   network_.ManagerGone(manager_->number());
+  oracle_.EndLife();
   manager_.reset();
 }
 
