@@ -16,7 +16,7 @@ using testing::Chain;
 constexpr int kRounds = 12;
 constexpr int kCallsPerRound = 400;
 constexpr std::uint64_t kNoisePerSession = 100'000'000;
-constexpr int kTries = 3;  // of the whole comparison: other programs of the machine may disturb one
+constexpr int kTries = 6;  // of the whole comparison: other programs of the machine may disturb one
 constexpr double kMostTimes = 3;
 
 class HostileLatency : public HostileWorld {
