@@ -101,7 +101,8 @@ TEST_F(ManagerKill, AClientOfAStoppedManagerGoesOnAndLosesNothing) {
   for (const wire::Command command :
        {wire::Command::kPing, wire::Command::kQuerySubmit, wire::Command::kPublishReserve,
         wire::Command::kPublishCommit, wire::Command::kPublishAbort, wire::Command::kRestoreBegin,
-        wire::Command::kRestorePlan, wire::Command::kRestoreEnd, wire::Command::kRelease}) {
+        wire::Command::kRestorePlan, wire::Command::kRestoreEnd, wire::Command::kRelease, wire::Command::kQueryPoll,
+        wire::Command::kQueryClaim, wire::Command::kQueryCancel}) {
     SCOPED_TRACE(wire::CommandName(command));
     // What the command is about: a begun and armed grant, a found lease, a reservation.
     const GrantId armed(++grant);
@@ -119,6 +120,7 @@ TEST_F(ManagerKill, AClientOfAStoppedManagerGoesOnAndLosesNothing) {
     channel::ClientSession& session = client->session();
     const std::uint64_t end_scalar = std::uint64_t{3} << 32U;
     const wire::CommitEntry commit[] = {{1, reservation.entries[0].generation, 0, 0}};
+    const wire::PollRequest poll[] = {{.operation = 1}};
     switch (command) {
       case wire::Command::kPing: EXPECT_TRUE(client->PostAndAbandon(command, 1, 0)); break;
       case wire::Command::kQuerySubmit:
@@ -137,6 +139,11 @@ TEST_F(ManagerKill, AClientOfAStoppedManagerGoesOnAndLosesNothing) {
       case wire::Command::kRestorePlan: EXPECT_TRUE(client->PostAndAbandon(command, unarmed.value(), 0)); break;
       case wire::Command::kRestoreEnd:
       case wire::Command::kRelease: break;
+      case wire::Command::kQueryPoll: EXPECT_TRUE(client->PostAndAbandon(command, 0, 0, wire::EncodePoll(poll))); break;
+      case wire::Command::kQueryClaim:
+        EXPECT_TRUE(client->PostAndAbandon(command, 0, 0, wire::EncodeClaim({.consumer_key_lo = 1})));
+        break;
+      case wire::Command::kQueryCancel: EXPECT_TRUE(client->PostAndAbandon(command, 1, 0)); break;
     }
     // What is never lost, posted to a Manager that does not move.
     EXPECT_TRUE(session.PostNeverLost(wire::Command::kRestoreEnd, armed.value(), end_scalar, wire::EncodeEnd({})));

@@ -119,7 +119,8 @@ struct PlanEntry {
   std::uint32_t slot_bytes = 0;
   std::uint32_t slab = 0;
   std::uint32_t group = 0;
-  std::uint32_t block = 0;  // the last hash block inside it, counted from the query's prefix
+  // The last hash block inside it, counted from the query's prefix; of a selected read, the index in its selection.
+  std::uint32_t block = 0;
 };
 static_assert(sizeof(PlanEntry) == 40);
 
