@@ -24,8 +24,7 @@ constexpr int kLooksPerClock = 32;
 
 bool AnswersWithPayload(Command command) {
   return command == Command::kQuerySubmit || command == Command::kQueryPoll || command == Command::kQueryClaim ||
-         command == Command::kPublishReserve ||
-         command == Command::kPublishCommit || command == Command::kRestorePlan;
+         command == Command::kPublishReserve || command == Command::kPublishCommit || command == Command::kRestorePlan;
 }
 
 }  // namespace

@@ -129,8 +129,8 @@ class ClientSession {
   // Post, Wait until the request's deadline, Abandon if there is no answer by then.
   Result<Answer> Call(const Request& request);
 
-  // Moves when operations of this session are over and a poll will say so. No round trip. Any value may be there, so only
-  // a change means something.
+  // Moves when operations of this session are over and a poll will say so. No round trip. Any value may be there, so
+  // only a change means something.
   std::uint32_t completions() const;
   // Waits until that is another value, or until then; may return early.
   void WaitCompletions(std::uint32_t seen, std::uint64_t until_ns) const;
