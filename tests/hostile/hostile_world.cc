@@ -14,18 +14,7 @@ namespace {
 
 using testing::Chain;
 
-// AddressSanitizer keeps freed memory for a while.
-#if defined(__SANITIZE_ADDRESS__)
-constexpr std::size_t kRssSlackBytes = std::size_t{1} << 30U;
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
-constexpr std::size_t kRssSlackBytes = std::size_t{1} << 30U;
-#else
-constexpr std::size_t kRssSlackBytes = std::size_t{16} << 20U;
-#endif
-#else
-constexpr std::size_t kRssSlackBytes = std::size_t{16} << 20U;
-#endif
+constexpr std::size_t kRssSlackBytes = std::size_t{kKeepsFreedMemory ? 1024 : 16} << 20U;
 constexpr std::uint32_t kBlocks = 4;
 constexpr std::uint64_t kReadyNs = 20'000'000'000;
 // Chains that the neighbour cycles through, so that what it stores is bounded.

@@ -14,6 +14,19 @@
 
 namespace orbitkv::hostile {
 
+// AddressSanitizer does, for a while; then what was given back does not show.
+#if defined(__SANITIZE_ADDRESS__)
+inline constexpr bool kKeepsFreedMemory = true;
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+inline constexpr bool kKeepsFreedMemory = true;
+#else
+inline constexpr bool kKeepsFreedMemory = false;
+#endif
+#else
+inline constexpr bool kKeepsFreedMemory = false;
+#endif
+
 // A process of its own that runs `work` and then waits to be killed. `work` calls its argument once the attack is on.
 // Owns: the process and those that it forks. Blocks: the constructor, until the attack is on.
 class Attacker {

@@ -166,6 +166,7 @@ TEST_F(HostileRings, AHalfSentRequestOfASilentSessionGoesAtItsDeadline) {
   if (os::MonotonicNs() < deadline) {
     EXPECT_GT(held, before_.rss_anon_bytes + wire::kMaxArgumentBytes / 2);
   }
+  if (kKeepsFreedMemory) GTEST_SKIP() << "memory that is given back does not show in this build";
   EXPECT_TRUE(integration::Eventually(
       [&] { return ReadBooks().rss_anon_bytes < before_.rss_anon_bytes + wire::kMaxArgumentBytes / 2; }));
 }

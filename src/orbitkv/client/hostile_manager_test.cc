@@ -25,10 +25,10 @@ class HostileManagerTest : public ClientTest {
   // Answers this command with these bytes, whatever was asked.
   void AnswerAll(Command command, std::span<const std::byte> payload, AnswerStatus status = AnswerStatus::kOk,
                  std::uint64_t scalar0 = 1) {
-    payload_.assign(payload.begin(), payload.end());
-    manager_->SetScript([=, this](ServerSession& session, const ReceivedRequest& request) {
+    const std::vector<std::byte> bytes(payload.begin(), payload.end());
+    manager_->SetScript([=](ServerSession& session, const ReceivedRequest& request) {
       if (request.command != command) return false;
-      session.Answer(request.handle, status, scalar0, 0, payload_);
+      session.Answer(request.handle, status, scalar0, 0, bytes);
       return true;
     });
   }
@@ -44,7 +44,6 @@ class HostileManagerTest : public ClientTest {
     EXPECT_TRUE(done.ok) << done.error;
     EXPECT_EQ(pages_.Block(31), expected);
   }
-  std::vector<std::byte> payload_;
 };
 
 TEST_F(HostileManagerTest, PlansThatCannotBeAreRefusedAndNoPageIsTouched) {

@@ -360,6 +360,7 @@ TEST_F(TicketsTest, SelectedBlocksAreNamedByViews) {
   manager_->SetScript([&](ServerSession& session, const ReceivedRequest& request) {
     if (request.command != Command::kQuerySubmit) return false;
     const auto view = wire::DecodeQuery(request.args).value();
+    const MutexLock lock(mutex_);
     seen.assign(view.views.begin(), view.views.end());
     session.Answer(request.handle, AnswerStatus::kOk, 31, 3);
     return true;
@@ -367,9 +368,12 @@ TEST_F(TicketsTest, SelectedBlocksAreNamedByViews) {
   const HashView views[] = {{0, 1, 2, 0}};
   Query query{.request_id = "r", .hashes = hashes_, .mode = QueryMode::kSelected, .views = views};
   EXPECT_EQ(AskToTheEnd(query).found_blocks, 3U);
-  ASSERT_EQ(seen.size(), 1U);
-  EXPECT_EQ(seen[0].first, 1U);
-  EXPECT_EQ(seen[0].count, 2U);
+  {
+    const MutexLock lock(mutex_);
+    ASSERT_EQ(seen.size(), 1U);
+    EXPECT_EQ(seen[0].first, 1U);
+    EXPECT_EQ(seen[0].count, 2U);
+  }
   query.views = {};
   EXPECT_EQ(client_->Ask(query, 0).error().code, Code::kInvalid);
   query.mode = QueryMode::kWarmUp;

@@ -12,7 +12,6 @@ namespace {
 
 using state::GroupKind;
 using testing::ElementsAre;
-using testing::IsEmpty;
 
 // Full attention, and a window of 100 tokens whose blocks are twice as long: it reaches over two of them.
 std::vector<state::GroupShape> FullAndWindow() {
