@@ -16,7 +16,6 @@ namespace orbitkv::hostile {
 namespace {
 
 using ::testing::HasSubstr;
-using testing::RawClient;
 
 constexpr std::uint32_t kEngines = 12;
 
