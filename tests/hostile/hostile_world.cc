@@ -14,7 +14,6 @@ namespace {
 
 using testing::Chain;
 
-constexpr std::size_t kRssSlackBytes = std::size_t{kKeepsFreedMemory ? 1024 : 16} << 20U;
 constexpr std::uint32_t kBlocks = 4;
 constexpr std::uint64_t kReadyNs = 20'000'000'000;
 // Chains that the neighbour cycles through, so that what it stores is bounded.
@@ -143,7 +142,7 @@ void HostileWorld::ExerciseNeighbour(int times) {
   }
 }
 
-void HostileWorld::ExpectUnharmed() {
+void HostileWorld::ExpectUnharmed(std::size_t rss_slack_mib) {
   attackers_.clear();
   Books after;
   EXPECT_TRUE(integration::Eventually([&] {
@@ -153,7 +152,8 @@ void HostileWorld::ExpectUnharmed() {
   for (const auto& [name, value] : before_.held) EXPECT_EQ(after.held[name], value) << name;
   EXPECT_EQ(after.fds, before_.fds);
   EXPECT_EQ(after.threads, before_.threads);
-  EXPECT_LE(after.rss_anon_bytes, before_.rss_anon_bytes + kRssSlackBytes);
+  const std::size_t slack_mib = kKeepsFreedMemory ? 1024 : rss_slack_mib;
+  EXPECT_LE(after.rss_anon_bytes, before_.rss_anon_bytes + (slack_mib << 20U));
   ExerciseNeighbour();
   EXPECT_TRUE(manager_->running());
 }

@@ -59,7 +59,7 @@ class HostileWorld : public integration::ManagerWorld {
   // The neighbour stores blocks, finds them and reads them back, byte by byte, `times` times; and pings.
   void ExerciseNeighbour(int times = 20);
   // Ends the attack and checks that the Manager answers and holds nothing more than before.
-  void ExpectUnharmed();
+  void ExpectUnharmed(std::size_t rss_slack_mib = 16);
   Books ReadBooks();
   double Figure(const std::string& name) { return ManagerWorld::Figure(*neighbour_, name); }
   double Growth(const std::string& counter, double before) { return Figure(counter) - before; }
