@@ -133,11 +133,20 @@ void Queries::Drop(Life& life, const Pending& pending) {
   if (pending.ticket.operation == 0) return;
   tickets_.Forget(life, pending.ticket);
   // One that is not posted, or not executed, ends at the Manager by its age.
-  const auto posted = life.control().Post({.command = wire::Command::kQueryCancel,
-                                           .scalar0 = pending.ticket.operation,
-                                           .scalar1 = pending.ticket.revision,
-                                           .deadline_ns = os::DeadlineAfter(options_.call_deadline_ms * kNsPerMs)});
-  if (posted) life.control().Abandon(*posted);
+  static_cast<void>(PostUnawaited(life, wire::Command::kQueryCancel, pending.ticket, {}));
+}
+
+Status Queries::PostUnawaited(Life& life, wire::Command command, const Ticket& ticket,
+                              std::span<const std::byte> args) {
+  ORBITKV_ASSIGN_OR_RETURN(
+      const channel::RequestId request,
+      life.control().Post({.command = command,
+                           .scalar0 = ticket.operation,
+                           .scalar1 = ticket.revision,
+                           .args = args,
+                           .deadline_ns = os::DeadlineAfter(options_.call_deadline_ms * kNsPerMs)}));
+  life.control().Abandon(request);
+  return {};
 }
 
 Result<channel::RequestId> Queries::Send(Life& life, const Key& key, const Query& query, Pending& pending) {
@@ -397,15 +406,8 @@ Result<TicketHandle> Queries::Prepare(const Query& query, std::string_view consu
   const std::vector<std::byte> args = EncodeFor(*life, header, query);
   const MutexLock lock(submit_mutex_);
   const Ticket ticket{tickets_.NewOperation(*life), kFirstRevision};
-  ORBITKV_ASSIGN_OR_RETURN(
-      const channel::RequestId request,
-      life->control().Post({.command = wire::Command::kQuerySubmit,
-                            .scalar0 = ticket.operation,
-                            .scalar1 = ticket.revision,
-                            .args = args,
-                            .deadline_ns = os::DeadlineAfter(options_.call_deadline_ms * kNsPerMs)}));
-  // Nobody waits for the answer: one that was not admitted shows at the claim.
-  life->control().Abandon(request);
+  // One that was not admitted shows at the claim.
+  ORBITKV_TRY(PostUnawaited(*life, wire::Command::kQuerySubmit, ticket, args));
   return TicketHandle(Numbered(*life, ticket.operation));
 }
 
@@ -422,14 +424,7 @@ Status Queries::WarmUp(const Query& query) {
   wire::QueryHeader header = HeaderOf(DigestOf(query.request_id), query);
   header.mode = QueryMode::kWarmUp;
   header.wait_ns = 0;
-  const std::vector<std::byte> args = EncodeFor(*life, header, query);
-  ORBITKV_ASSIGN_OR_RETURN(
-      const channel::RequestId request,
-      life->control().Post({.command = wire::Command::kQuerySubmit,
-                            .args = args,
-                            .deadline_ns = os::DeadlineAfter(options_.call_deadline_ms * kNsPerMs)}));
-  life->control().Abandon(request);
-  return {};
+  return PostUnawaited(*life, wire::Command::kQuerySubmit, {}, EncodeFor(*life, header, query));
 }
 
 void Queries::Cancel(std::string_view request_id) {

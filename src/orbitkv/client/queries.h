@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <span>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -117,6 +118,8 @@ class Queries {
   // Whether a poll of the tickets has not been answered for too long.
   bool IsSilent(std::uint64_t now_ns) const;
   Answer GiveUp(Life& life, const Key& key, const Pending& pending) ORBITKV_EXCLUDES(mutex_);
+  // A request whose answer nobody waits for.
+  Status PostUnawaited(Life& life, wire::Command command, const Ticket& ticket, std::span<const std::byte> args);
   // Nobody waits for it any more.
   void Drop(Life& life, const Pending& pending);
 
