@@ -48,7 +48,9 @@ Result<BeginProgress> Grants::StepBegin(Session& session, Beginning& beginning, 
   if (pinned && begun.uses.size() < beginning.blocks) return BeginProgress{.more = true};
   // A rank's session, or the id, may have gone since the first step.
   if (pinned) pinned = CheckFree(instance, beginning.id);
-  if (pinned) pinned = CheckRanks(instance, begun.ranks);
+  for (const RankPin& pin : begun.ranks) {
+    if (pinned) pinned = CheckLive(instance, pin.rank.value());
+  }
   if (!pinned) {
     Unpin(instance, begun.uses);
     ++counters_.grants_refused;
@@ -84,19 +86,13 @@ Status Grants::CheckFree(const Instance& instance, GrantId grant) const {
   return Fail(Code::kRefused, "the grant id is taken", grant.value());
 }
 
-Status Grants::CheckRanks(const Instance& instance, std::span<const RankPin> ranks) const {
-  for (const RankPin& pin : ranks) {
-    if (!instance.RankLive(pin.rank.value())) {
-      return Fail(Code::kRefused, "a rank has no live session", pin.rank.value());
-    }
-  }
-  return {};
+Status Grants::CheckLive(const Instance& instance, std::uint32_t rank) {
+  if (instance.RankLive(rank)) return {};
+  return Fail(Code::kRefused, "a rank has no live session", rank);
 }
 
 Status Grants::Admit(const Instance& instance, const Lease* lease, const wire::BeginView& begin) {
-  for (const std::uint32_t rank : begin.ranks) {
-    if (!instance.RankLive(rank)) return Fail(Code::kRefused, "a rank has no live session", rank);
-  }
+  for (const std::uint32_t rank : begin.ranks) ORBITKV_TRY(CheckLive(instance, rank));
   if (lease == nullptr) return Fail(Code::kNotFound, "the lease is gone");
   if (begin.header.boundary_blocks > lease->found) {
     return Fail(Code::kRefused, "the boundary lies beyond what was found", begin.header.boundary_blocks, lease->found);

@@ -99,7 +99,7 @@ class Grants {
   Status CheckBegin(const Session& session, const wire::BeginView& begin, GrantId grant) const;
   Status Admit(const Instance& instance, const Lease* lease, const wire::BeginView& begin);
   Status CheckFree(const Instance& instance, GrantId grant) const;
-  Status CheckRanks(const Instance& instance, std::span<const RankPin> ranks) const;
+  static Status CheckLive(const Instance& instance, std::uint32_t rank);
   Result<BeginProgress> StepBegin(Session& session, Beginning& beginning, std::uint64_t now_ns);
   Status PinSome(Instance& instance, Beginning& beginning, std::uint64_t now_ns);
   Result<PlanProgress> StepPlan(Session& session, Planning& planning, std::vector<wire::PlanEntry>& out);
