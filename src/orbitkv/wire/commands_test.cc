@@ -5,19 +5,10 @@
 #include <numeric>
 #include <vector>
 
-#include "orbitkv/base/prng.h"
+#include "orbitkv/wire/test_hashes.h"
 
 namespace orbitkv::wire {
 namespace {
-
-std::vector<state::BlockHash> MakeHashes(std::size_t count) {
-  std::vector<state::BlockHash> hashes(count);
-  Prng prng(7);
-  for (auto& hash : hashes) {
-    for (auto& byte : hash.bytes) byte = static_cast<std::byte>(prng.Next());
-  }
-  return hashes;
-}
 
 TEST(Commands, ReserveRoundTripAndBounds) {
   const auto hashes = MakeHashes(3);

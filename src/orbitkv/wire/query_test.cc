@@ -3,19 +3,10 @@
 #include <cstring>
 #include <gtest/gtest.h>
 
-#include "orbitkv/base/prng.h"
+#include "orbitkv/wire/test_hashes.h"
 
 namespace orbitkv::wire {
 namespace {
-
-std::vector<state::BlockHash> MakeHashes(std::size_t count) {
-  std::vector<state::BlockHash> hashes(count);
-  Prng prng(7);
-  for (auto& hash : hashes) {
-    for (auto& byte : hash.bytes) byte = static_cast<std::byte>(prng.Next());
-  }
-  return hashes;
-}
 
 template <typename Change>
 bool Taken(QueryHeader header, std::vector<HashView> views, Change change) {
