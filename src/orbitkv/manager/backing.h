@@ -1,11 +1,11 @@
-// What reads blocks into the pool that are not there: an SSD store, other hosts. It answers what it has at once, and
-// reads on threads of its own.
+// What lies behind the pool, an SSD store or other hosts: reads blocks into the pool that are not there, and keeps
+// blocks that may leave it. It answers what it has at once, and moves bytes on threads of its own, reads before writes.
 //
-// Owns: its threads. Threads: Start and Stop by the owner; Locate and Submit the dispatcher; the report any.
-// Blocks: Stop, until nothing of it writes into the pool any more; Submit and Locate never.
-// Units: bytes. Errors: a read that cannot be carried out is reported like any other.
-// Invariant: each submitted read is reported once, or Stop comes first; between both its slot is written by nobody
-// else.
+// Owns: its threads. Threads: Start and Stop by the owner; Locate, Submit and Save the dispatcher; the reports any.
+// Blocks: Stop, until nothing of it touches the pool any more; Submit, Save and Locate never.
+// Units: bytes. Errors: a read or save that cannot be carried out is reported like any other.
+// Invariant: each submitted read or save is reported once, or Stop comes first; between both the slot of a read is
+//            written by nobody else, and that of a save by nobody.
 #pragma once
 
 #include <cstdint>
@@ -18,13 +18,17 @@ namespace orbitkv::manager {
 
 class Backing : public service::Source {
  public:
-  // checksum: of the slot, as its bytes were read.
-  using Report = std::function<void(std::uint64_t id, service::LoadResult result, std::uint64_t checksum)>;
+  struct Reports {
+    // checksum: of the slot, as its bytes were read.
+    std::function<void(std::uint64_t id, service::LoadResult result, std::uint64_t checksum)> loaded;
+    std::function<void(std::uint64_t id, service::SaveResult result)> saved;
+  };
 
   // Maps the pool for itself: the Manager's own view of it is read-only.
-  virtual Status Start(int pool_fd, std::uint64_t pool_bytes, Report report) = 0;
+  virtual Status Start(int pool_fd, std::uint64_t pool_bytes, Reports reports) = 0;
   virtual void Stop() = 0;
   virtual void Submit(const service::LoadRequest& request) = 0;
+  virtual void Save(const service::SaveRequest& request) = 0;
 };
 
 }  // namespace orbitkv::manager

@@ -66,6 +66,8 @@ void Dispatcher::PostLoaded(std::uint64_t id, service::LoadResult result, std::u
   Post(SlotLoaded{id, result, checksum});
 }
 
+void Dispatcher::PostSaved(std::uint64_t id, service::SaveResult result) { Post(SlotSaved{id, result}); }
+
 void Dispatcher::Run() {
   const std::function<bool()> has_work = [this] { return HasWork(); };
   while (!stop_.load(std::memory_order_acquire)) {
@@ -136,6 +138,7 @@ bool Dispatcher::Load() {
   if (!service_.HasWork()) return false;
   service_.Work(os::MonotonicNs());
   for (const service::LoadRequest& request : service_.TakeLoads()) backing_->Submit(request);
+  for (const service::SaveRequest& request : service_.TakeSaves()) backing_->Save(request);
   return true;
 }
 

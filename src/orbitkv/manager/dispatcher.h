@@ -7,9 +7,9 @@
 //
 // Owns: the channel sessions, the service's state of them, its thread. Refers to core, waiter, bootstrap
 //       server, verifier and backing, which outlive it.
-// Threads: the On... calls and PostReserved, PostVerdict, PostLoaded any; Attach, Start and Stop the owner, Start and
-// Stop
-//          idempotent; everything else is the dispatcher's own.
+// Threads: the On... calls and Post... any; Attach, Start and Stop the owner, Start and Stop idempotent; everything
+// else
+//          is the dispatcher's own.
 // Blocks: Stop, for one round.
 // Errors: what is wrong with a request or a frame is answered to its sender.
 // Invariant: a session's grants and reserved slots end when its process has died, drained, or hung up holding none.
@@ -65,6 +65,7 @@ class Dispatcher final : public channel::BootstrapEvents {
   void PostReserved(std::uint64_t bytes);
   void PostVerdict(std::uint64_t request_id, bool equal);
   void PostLoaded(std::uint64_t id, service::LoadResult result, std::uint64_t checksum);
+  void PostSaved(std::uint64_t id, service::SaveResult result);
 
  private:
   struct Session;
@@ -88,6 +89,7 @@ class Dispatcher final : public channel::BootstrapEvents {
   void Handle(MemoryReserved& event, std::uint64_t now_ns);
   void Handle(SlotVerified& event, std::uint64_t now_ns);
   void Handle(SlotLoaded& event, std::uint64_t now_ns);
+  void Handle(SlotSaved& event, std::uint64_t now_ns);
   void Register(const Session& session, const FrameArrived& frame, std::uint64_t now_ns);
   void Drained(const FrameArrived& frame, std::uint64_t now_ns);
   void Unregister(const Session& session, const FrameArrived& frame, std::uint64_t now_ns);

@@ -103,6 +103,8 @@ void Dispatcher::Handle(SlotLoaded& event, std::uint64_t now_ns) {
   service_.LoadDone(event.id, event.result, event.checksum, now_ns);
 }
 
+void Dispatcher::Handle(SlotSaved& event, std::uint64_t now_ns) { service_.SaveDone(event.id, event.result, now_ns); }
+
 void Dispatcher::Handle(FrameArrived& event, std::uint64_t now_ns) {
   const Session* session = Find(event.session);
   if (session == nullptr || session->channel == nullptr) return;

@@ -4,7 +4,7 @@
 // Threads: Post any; Take the dispatcher. Blocks: for the queue's lock only.
 // Limits: lifecycle frames are bounded in number and bytes, because clients decide how many they send; what is beyond
 //         loses its payload and is only there to be answered busy, a few for each connection. Everything else
-//         is bounded by the number of sessions, loads, verifications and pool steps.
+//         is bounded by the number of sessions, loads, saves, verifications and pool steps.
 // Errors: none.
 #pragma once
 
@@ -46,12 +46,16 @@ struct SlotLoaded {
   service::LoadResult result = service::LoadResult::kOk;
   std::uint64_t checksum = 0;
 };
+struct SlotSaved {
+  std::uint64_t id = 0;
+  service::SaveResult result = service::SaveResult::kSaved;
+};
 struct SlotVerified {
   std::uint64_t request_id = 0;
   bool equal = false;
 };
-using Event =
-    std::variant<SessionOpened, FrameArrived, SessionHungUp, SessionDied, MemoryReserved, SlotLoaded, SlotVerified>;
+using Event = std::variant<SessionOpened, FrameArrived, SessionHungUp, SessionDied, MemoryReserved, SlotLoaded,
+                           SlotSaved, SlotVerified>;
 
 class EventQueue {
  public:

@@ -129,11 +129,12 @@ std::expected<void, StartError> Manager::Parts::Run() {
   }
   if (const Status added = core->pool().AddReserved(*first); !added) return Explain("the pool", added.error());
   if (backing) {
-    const Status reads = backing->Start(memory->fd(), memory->bytes(),
-                                        [this](std::uint64_t id, service::LoadResult result, std::uint64_t checksum) {
-                                          dispatcher->PostLoaded(id, result, checksum);
-                                        });
-    if (!reads) return Explain("cannot start what lies behind the pool", reads.error());
+    const Backing::Reports reports{
+        .loaded = [this](std::uint64_t id, service::LoadResult result,
+                         std::uint64_t checksum) { dispatcher->PostLoaded(id, result, checksum); },
+        .saved = [this](std::uint64_t id, service::SaveResult result) { dispatcher->PostSaved(id, result); }};
+    const Status moves = backing->Start(memory->fd(), memory->bytes(), reports);
+    if (!moves) return Explain("cannot start what lies behind the pool", moves.error());
   }
   for (const Status& started : {verifier->Start(), dispatcher->Start(),
                                 reserver->Start([this](std::uint64_t bytes) { dispatcher->PostReserved(bytes); })}) {

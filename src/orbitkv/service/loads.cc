@@ -68,6 +68,7 @@ Loads::Start Loads::Begin(const Namespace& space, const state::BlockHash& hash, 
                      .slot_bytes = outcome.slot.slot_bytes});
     requests.push_back({.id = next_id_ + requests.size(),
                         .key = {space.digest, hash, 0, shard, payload_bytes},
+                        .shape = {space.groups[0].page_count, space.groups[0].page_bytes},
                         .offset = outcome.slot.offset,
                         .generation = outcome.slot.generation});
   }

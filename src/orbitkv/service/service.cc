@@ -340,6 +340,10 @@ void Service::LoadDone(std::uint64_t id, LoadResult result, std::uint64_t checks
   parts_->operations.LoadDone(id, result, checksum, parts_->At(now_ns));
 }
 
+std::vector<SaveRequest> Service::TakeSaves() { return {}; }
+
+void Service::SaveDone(std::uint64_t, SaveResult, std::uint64_t now_ns) { parts_->At(now_ns); }
+
 std::vector<SessionId> Service::TakeCompleted() { return parts_->operations.TakeCompleted(); }
 
 // ---- verification of slots ------------------------------------------------------------------------------------------

@@ -130,6 +130,9 @@ class Service {
   std::vector<LoadRequest> TakeLoads();
   // checksum: of the slot's content, as it was read.
   void LoadDone(std::uint64_t id, LoadResult result, std::uint64_t checksum, std::uint64_t now_ns);
+  // Saves to carry out. Each is reported once; an id that is not open is ignored.
+  std::vector<SaveRequest> TakeSaves();
+  void SaveDone(std::uint64_t id, SaveResult result, std::uint64_t now_ns);
   // Sessions that have tickets to poll for, each once.
   std::vector<SessionId> TakeCompleted();
 

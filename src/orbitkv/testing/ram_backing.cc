@@ -7,9 +7,9 @@
 
 namespace orbitkv::testing {
 
-Status RamBacking::Start(int pool_fd, std::uint64_t pool_bytes, Report report) {
+Status RamBacking::Start(int pool_fd, std::uint64_t pool_bytes, Reports reports) {
   ORBITKV_ASSIGN_OR_RETURN(pool_, os::Mapping::Map(pool_fd, pool_bytes, os::Access::kReadWrite));
-  report_ = std::move(report);
+  reports_ = std::move(reports);
   return thread_.Start("okv-ram-source", [this] { Run(); });
 }
 
@@ -30,6 +30,14 @@ void RamBacking::Submit(const service::LoadRequest& request) {
   changed_.NotifyAll();
 }
 
+void RamBacking::Save(const service::SaveRequest& request) {
+  {
+    const MutexLock lock(mutex_);
+    source_.Save(request, os::MonotonicNs());
+  }
+  changed_.NotifyAll();
+}
+
 std::optional<service::SourceRecord> RamBacking::Locate(const service::ComponentKey& key) const {
   const MutexLock lock(mutex_);
   return source_.Locate(key);
@@ -38,6 +46,7 @@ std::optional<service::SourceRecord> RamBacking::Locate(const service::Component
 void RamBacking::Run() {
   while (true) {
     std::vector<RamSource::Done> done;
+    std::vector<RamSource::Saved> saved;
     {
       const MutexLock lock(mutex_);
       while (!stop_ && source_.next_due_ns().value_or(os::kNoDeadline) > os::MonotonicNs()) {
@@ -49,8 +58,10 @@ void RamBacking::Run() {
       }
       if (stop_) return;
       done = source_.Step(os::MonotonicNs(), pool_.bytes());
+      saved = source_.StepSaves(os::MonotonicNs(), pool_.bytes());
     }
-    for (const RamSource::Done& one : done) report_(one.id, one.result, one.checksum);
+    for (const RamSource::Done& one : done) reports_.loaded(one.id, one.result, one.checksum);
+    for (const RamSource::Saved& one : saved) reports_.saved(one.id, one.result);
   }
 }
 

@@ -1,9 +1,9 @@
-// A RamSource behind a whole Manager: reads are carried out by a thread, into the pool.
+// A RamSource behind a whole Manager: reads and saves are carried out by a thread, into and out of the pool.
 //
 // Owns: the source, its thread, its mapping of the pool. Threads: Fill from any; the rest as Backing says.
 // Blocks: Stop, until the thread has ended. Units: nanoseconds of the monotonic clock.
 // Errors: Start when the pool cannot be mapped.
-// Invariant: reads that are not due when it is stopped are never reported.
+// Invariant: what is not due when it is stopped is never reported. Of what is due at once, reads are reported first.
 #pragma once
 
 #include <cstdint>
@@ -27,9 +27,10 @@ class RamBacking final : public manager::Backing {
     fill(source_);
   }
 
-  Status Start(int pool_fd, std::uint64_t pool_bytes, Report report) override;
+  Status Start(int pool_fd, std::uint64_t pool_bytes, Reports reports) override;
   void Stop() override ORBITKV_EXCLUDES(mutex_);
   void Submit(const service::LoadRequest& request) override ORBITKV_EXCLUDES(mutex_);
+  void Save(const service::SaveRequest& request) override ORBITKV_EXCLUDES(mutex_);
   std::optional<service::SourceRecord> Locate(const service::ComponentKey& key) const override ORBITKV_EXCLUDES(mutex_);
 
  private:
@@ -40,7 +41,7 @@ class RamBacking final : public manager::Backing {
   RamSource source_ ORBITKV_GUARDED_BY(mutex_);
   bool stop_ ORBITKV_GUARDED_BY(mutex_) = false;
   os::Mapping pool_;
-  Report report_;
+  Reports reports_;
   os::Thread thread_;
 };
 

@@ -56,8 +56,32 @@ std::vector<RamSource::Done> RamSource::Step(std::uint64_t now_ns, std::span<std
   return done;
 }
 
+void RamSource::Save(const service::SaveRequest& request, std::uint64_t now_ns) {
+  saves_.emplace(now_ns + (save_delay_ns_ ? save_delay_ns_(request.key) : 0), request);
+}
+
+std::vector<RamSource::Saved> RamSource::StepSaves(std::uint64_t now_ns, std::span<const std::byte> pool) {
+  std::vector<Saved> done;
+  while (!saves_.empty() && saves_.begin()->first <= now_ns) {
+    const service::SaveRequest request = saves_.begin()->second;
+    saves_.erase(saves_.begin());
+    const service::SaveResult result = save_fault_ ? save_fault_(request.key) : service::SaveResult::kSaved;
+    if (result == service::SaveResult::kSaved) {
+      std::vector<std::byte> bytes;
+      if (request.offset <= pool.size() && request.key.slot_bytes <= pool.size() - request.offset) {
+        const auto slot = pool.subspan(request.offset, request.key.slot_bytes);
+        bytes.assign(slot.begin(), slot.end());
+      }
+      Put(request.key, request.record, std::move(bytes));
+    }
+    done.push_back({request.id, result});
+  }
+  return done;
+}
+
 std::optional<std::uint64_t> RamSource::next_due_ns() const {
-  return reads_.empty() ? std::nullopt : std::optional(reads_.begin()->first);
+  if (saves_.empty()) return reads_.empty() ? std::nullopt : std::optional(reads_.begin()->first);
+  return reads_.empty() ? saves_.begin()->first : std::min(reads_.begin()->first, saves_.begin()->first);
 }
 
 }  // namespace orbitkv::testing
