@@ -173,13 +173,6 @@ const BlockCache::Namespace* BlockCache::FindNamespace(NamespaceRow row) const {
   return found.components.empty() ? nullptr : &found;
 }
 
-std::uint32_t BlockCache::HashOf(NamespaceRow row, const state::BlockHash& hash) const {
-  std::uint64_t mixed = hash.Prefix64() ^ config_.hash_seed;
-  mixed = (mixed ^ (mixed >> 32U)) * 0x9e3779b97f4a7c15ULL + row.value();
-  mixed = (mixed ^ (mixed >> 29U)) * 0xbf58476d1ce4e5b9ULL;
-  return static_cast<std::uint32_t>(mixed >> 32U);
-}
-
 std::uint32_t BlockCache::Lookup(NamespaceRow row, const state::BlockHash& hash) const {
   return index_.Find(HashOf(row, hash),
                      [&](std::uint32_t entry) { return entries_[entry].row == row && entries_[entry].hash == hash; });
@@ -313,7 +306,7 @@ bool BlockCache::Pin(BlockRef ref, bool granted) {
   Entry* entry = Deref(ref);
   ++(granted ? entry->granted : entry->found);
   ++(granted ? gauges_.granted_pins : gauges_.found_pins);
-  UpdateCandidate(ref.index);
+  if (entry->candidate || entry->sparse_candidate) UpdateCandidate(ref.index);
   return true;
 }
 
@@ -333,16 +326,16 @@ bool BlockCache::PinGranted(const BlockUse& use) { return HasGroups(use) && Pin(
 void BlockCache::UnpinFound(BlockRef ref) {
   Entry* entry = Deref(ref);
   ORBITKV_CHECK(entry != nullptr && entry->found > 0);
-  --entry->found;
   --gauges_.found_pins;
-  Settle(ref.index);
+  if (--entry->found == 0) Settle(ref.index);
 }
 
 void BlockCache::UnpinGranted(BlockRef ref) {
   Entry* entry = Deref(ref);
   ORBITKV_CHECK(entry != nullptr && entry->granted > 0);
   --gauges_.granted_pins;
-  if (--entry->granted == 0) FreeDraining(ref.index);
+  if (--entry->granted > 0) return;
+  FreeDraining(ref.index);
   Settle(ref.index);
 }
 

@@ -327,7 +327,12 @@ class BlockCache {
   static std::vector<std::uint64_t> SlotSizes(const Namespace& space, Part part);
   std::uint32_t FindLane(const Namespace& space, Part part) const;
   std::uint32_t LaneFor(const Namespace& space, Part part);
-  std::uint32_t HashOf(NamespaceRow row, const state::BlockHash& hash) const;
+  std::uint32_t HashOf(NamespaceRow row, const state::BlockHash& hash) const {
+    std::uint64_t mixed = hash.Prefix64() ^ config_.hash_seed;
+    mixed = (mixed ^ (mixed >> 32U)) * 0x9e3779b97f4a7c15ULL + row.value();
+    mixed = (mixed ^ (mixed >> 29U)) * 0xbf58476d1ce4e5b9ULL;
+    return static_cast<std::uint32_t>(mixed >> 32U);
+  }
   std::uint32_t Lookup(NamespaceRow row, const state::BlockHash& hash) const;
   const Entry* Deref(BlockRef ref) const;
   Entry* Deref(BlockRef ref) { return const_cast<Entry*>(std::as_const(*this).Deref(ref)); }
@@ -367,7 +372,7 @@ class BlockCache {
   bool Reclaim(std::optional<pool::Window> window, std::uint64_t keep_since_ns);
   bool ReclaimAny(std::uint64_t slot_bytes);
   bool ReclaimColder(std::uint64_t slot_bytes, std::uint32_t own_lane, std::uint64_t own_last_use_ns);
-  bool IsEvictable(const Entry& entry) const;
+  static bool IsEvictable(const Entry& entry) { return entry.found == 0 && entry.granted == 0 && entry.suspects == 0; }
   void Evict(std::uint32_t entry, Part part);
   void DropPartialGroups(std::uint32_t entry);
   std::optional<std::uint32_t> Victim(const Lane& lane) const;

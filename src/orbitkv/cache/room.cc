@@ -18,10 +18,6 @@ constexpr std::uint32_t kReclaimEvery = 32;  // own evictions between two slabs 
 
 }  // namespace
 
-bool BlockCache::IsEvictable(const Entry& entry) const {
-  return entry.found == 0 && entry.granted == 0 && entry.suspects == 0;
-}
-
 // Takes all of the block, or its sparse part alone.
 void BlockCache::Evict(std::uint32_t index, Part part) {
   const Entry& entry = entries_[index];

@@ -24,6 +24,10 @@ struct BlockHash {
   Digest bytes{};
 
   auto operator<=>(const BlockHash&) const = default;
+  // Every look-up compares: std::array would do it byte by byte.
+  bool operator==(const BlockHash& other) const {
+    return std::memcmp(bytes.data(), other.bytes.data(), kDigestBytes) == 0;
+  }
 
   // Block hashes are already uniformly distributed, so any eight of their bytes are a hash-table hash.
   std::uint64_t Prefix64() const {
