@@ -116,7 +116,7 @@ class SteppedManager {
     manager::CommandAnswer answer;
     bool more = Timed([&] { return runner_->Start(request, now_ns_, answer); }) == CommandRunner::Progress::kMore;
     while (more) {
-      more = Timed([&] { return runner_->Continue(now_ns_, answer); }) == CommandRunner::Progress::kMore;
+      more = Timed([&] { return runner_->Continue(~0ULL, now_ns_, answer); }) == CommandRunner::Progress::kMore;
     }
     ORBITKV_CHECK(answer.status == wire::AnswerStatus::kOk);
     now_ns_ += 1'000'000;

@@ -41,7 +41,7 @@ CommandRunner::Progress CommandRunner::Start(const CommandRequest& request, std:
       break;
     case wire::Command::kQuerySubmit: return Query(request, now_ns, answer);
     case wire::Command::kPublishReserve: return Reserve(request, now_ns, answer);
-    case wire::Command::kPublishCommit: Commit(request, now_ns, answer); break;
+    case wire::Command::kPublishCommit: return Commit(request, now_ns, answer);
     case wire::Command::kPublishAbort:
       if (auto done = service_.PublishAbort(session_, ReservationId(request.scalar0), now_ns); !done) {
         Refuse(answer, done.error());
@@ -58,12 +58,19 @@ CommandRunner::Progress CommandRunner::Start(const CommandRequest& request, std:
   return Progress::kDone;
 }
 
-CommandRunner::Progress CommandRunner::Continue(std::uint64_t now_ns, CommandAnswer& answer) {
+CommandRunner::Progress CommandRunner::Continue(std::uint64_t deadline_ns, std::uint64_t now_ns,
+                                                CommandAnswer& answer) {
   answer = {};
+  if (deadline_ns <= now_ns && running_ != wire::Command::kPublishCommit) {
+    Cancel(now_ns);
+    answer.status = wire::AnswerStatus::kTimedOut;
+    return Progress::kDone;
+  }
   switch (running_) {
     case wire::Command::kQuerySubmit: return QueryStep(service_.ContinueQuery(session_, now_ns), answer);
     case wire::Command::kPublishReserve:
       return ReserveStep(service_.ContinueReserve(session_, now_ns, entries_), answer);
+    case wire::Command::kPublishCommit: return CommitStep(service_.ContinueCommit(session_, now_ns, outcomes_), answer);
     case wire::Command::kRestoreBegin: return BeginStep(service_.ContinueBegin(session_, now_ns), answer);
     case wire::Command::kRestorePlan: return PlanStep(service_.ContinuePlan(session_, now_ns, plan_), answer);
     default: break;
@@ -159,16 +166,28 @@ CommandRunner::Progress CommandRunner::ReserveStep(const Result<service::Reserve
   return Progress::kDone;
 }
 
-// In one turn: a reserve has at most wire::kMaxBlocksPerReserve blocks, and whoever gave the commit up half way could
-// not tell what became of each.
-void CommandRunner::Commit(const CommandRequest& request, std::uint64_t now_ns, CommandAnswer& answer) {
+CommandRunner::Progress CommandRunner::Commit(const CommandRequest& request, std::uint64_t now_ns,
+                                              CommandAnswer& answer) {
   const auto commit = wire::DecodeCommit(request.args);
-  if (!commit) return Refuse(answer, commit.error());
+  if (!commit) {
+    Refuse(answer, commit.error());
+    return Progress::kDone;
+  }
+  running_ = wire::Command::kPublishCommit;
   cost_ = Cost(commit->entries.size());
-  const auto stored = service_.PublishCommit(session_, ReservationId(request.scalar0), *commit, now_ns, outcomes_);
-  if (!stored) return Refuse(answer, stored.error());
-  answer.scalar0 = *stored;
+  return CommitStep(service_.StartCommit(session_, ReservationId(request.scalar0), *commit, now_ns, outcomes_), answer);
+}
+
+CommandRunner::Progress CommandRunner::CommitStep(const Result<service::CommitProgress>& progress,
+                                                  CommandAnswer& answer) {
+  if (!progress) {
+    Refuse(answer, progress.error());
+    return Progress::kDone;
+  }
+  if (progress->more) return Progress::kMore;
+  answer.scalar0 = progress->stored;
   answer.payload = std::as_bytes(std::span(outcomes_));
+  return Progress::kDone;
 }
 
 CommandRunner::Progress CommandRunner::Begin(const CommandRequest& request, std::uint64_t now_ns,

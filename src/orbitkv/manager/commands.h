@@ -3,7 +3,9 @@
 //
 // A command that concerns more blocks than one turn may look at is answered over several turns: Start says
 // kMore, and Continue is called in later turns of the session until it says kDone. The session starts nothing else in
-// between.
+// between. A command whose deadline passes between two steps is given up and answered so, except a commit: what its
+// first steps stored is there for all to see, the bytes of the rest are written too, and half an answer would leave its
+// sender without knowing which is which.
 //
 // Owns: the state of one session's stepped command and its answer buffer, which is reused. Refers to the service, which
 // outlives it. Threads: one (the dispatcher). Blocks: no.
@@ -45,9 +47,12 @@ class CommandRunner {
       : service_(service), session_(session), abi_(abi) {}
 
   Progress Start(const CommandRequest& request, std::uint64_t now_ns, CommandAnswer& answer);
-  Progress Continue(std::uint64_t now_ns, CommandAnswer& answer);
-  // Gives up a stepped command, for a request that expired meanwhile.
+  // deadline_ns: of the request that was started.
+  Progress Continue(std::uint64_t deadline_ns, std::uint64_t now_ns, CommandAnswer& answer);
+  // Gives up a stepped command whose answer nobody can get any more.
   void Cancel(std::uint64_t now_ns);
+  // Of the commit that is being stepped or was the last one, as far as it is decided.
+  std::span<const std::uint32_t> outcomes() const { return outcomes_; }
   // Of the step that ran last, against the dispatcher's share of one session.
   std::uint32_t last_cost_hashes() const { return cost_; }
 
@@ -59,7 +64,8 @@ class CommandRunner {
   Progress QueryStep(const Result<service::QueryOutcome>& outcome, CommandAnswer& answer);
   Progress Reserve(const CommandRequest& request, std::uint64_t now_ns, CommandAnswer& answer);
   Progress ReserveStep(const Result<service::ReserveOutcome>& outcome, CommandAnswer& answer);
-  void Commit(const CommandRequest& request, std::uint64_t now_ns, CommandAnswer& answer);
+  Progress Commit(const CommandRequest& request, std::uint64_t now_ns, CommandAnswer& answer);
+  Progress CommitStep(const Result<service::CommitProgress>& progress, CommandAnswer& answer);
   Progress Begin(const CommandRequest& request, std::uint64_t now_ns, CommandAnswer& answer);
   Progress BeginStep(const Result<service::BeginProgress>& progress, CommandAnswer& answer);
   Progress Plan(const CommandRequest& request, std::uint64_t now_ns, CommandAnswer& answer);

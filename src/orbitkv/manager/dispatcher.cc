@@ -165,14 +165,9 @@ bool Dispatcher::Turn(Session& session) {
   std::uint32_t hashes = 0;
   if (session.stepping) {
     worked = true;
-    now_ns = os::MonotonicNs();
-    if (session.request_deadline_ns <= now_ns) {
-      session.runner.Cancel(now_ns);
-      ++requests_expired_in_steps_;
-      answer.status = wire::AnswerStatus::kTimedOut;
-    } else if (session.runner.Continue(now_ns, answer) == CommandRunner::Progress::kMore) {
-      return true;
-    }
+    const auto progress = session.runner.Continue(session.request_deadline_ns, os::MonotonicNs(), answer);
+    if (progress == CommandRunner::Progress::kMore) return true;
+    if (answer.status == wire::AnswerStatus::kTimedOut) ++requests_expired_in_steps_;
     session.stepping = false;
     Finish(session, session.request, answer);
     hashes = service_.limits().step_hashes;

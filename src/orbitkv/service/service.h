@@ -109,11 +109,13 @@ class Service {
   Result<ReserveOutcome> StartReserve(SessionId session, const wire::ReserveView& reserve, std::uint64_t now_ns,
                                       std::vector<wire::ReserveEntry>& out);
   Result<ReserveOutcome> ContinueReserve(SessionId session, std::uint64_t now_ns, std::vector<wire::ReserveEntry>& out);
-  // outcomes is cleared and gets a wire::CommitOutcome per entry; returns how many were stored. The reservation ends
-  // with its last slot. A reservation that this session does not have gives kLost for each entry.
+  // Start clears outcomes; both append a wire::CommitOutcome per entry that they looked at, and the last step says how
+  // many were stored. The reservation ends with its last slot. A reservation that this session does not have gives
+  // kLost for each entry. A commit that is given up keeps what it has stored; the slots of the rest stay reserved.
   Result<CommitProgress> StartCommit(SessionId session, ReservationId reservation, const wire::CommitView& commit,
                                      std::uint64_t now_ns, std::vector<std::uint32_t>& outcomes);
   Result<CommitProgress> ContinueCommit(SessionId session, std::uint64_t now_ns, std::vector<std::uint32_t>& outcomes);
+  // All steps at once.
   Result<std::uint32_t> PublishCommit(SessionId session, ReservationId reservation, const wire::CommitView& commit,
                                       std::uint64_t now_ns, std::vector<std::uint32_t>& outcomes);
   // Frees the slots that are not committed. Idempotent.

@@ -169,6 +169,7 @@ bool ManagerLife::Turn(std::size_t index, std::uint64_t now_ns) {
     session.request.scalar0 = request->scalar0;
     session.request.scalar1 = request->scalar1;
     session.request.stepped = false;
+    session.request.decided = 0;
     session.request.bytes = request->args.size();
     session.request.words.resize((request->args.size() + 7) / 8);
     if (!request->args.empty()) std::memcpy(session.request.words.data(), request->args.data(), request->args.size());
@@ -186,21 +187,19 @@ bool ManagerLife::Turn(std::size_t index, std::uint64_t now_ns) {
 void ManagerLife::Step(Session& session, bool first, std::uint64_t now_ns) {
   manager::CommandAnswer answer;
   const WorkBefore before = oracle_.BeforeWork();
-  if (!first && session.deadline_ns <= now_ns) {
-    session.runner.Cancel(now_ns);
-    answer.status = wire::AnswerStatus::kTimedOut;
-    history_.Note("manager: expired in steps", {{"session", session.id.value()}});
-  } else {
-    const auto progress = first ? session.runner.Start({session.request.command, session.request.scalar0,
-                                                        session.request.scalar1, session.request.args()},
-                                                       now_ns, answer)
-                                : session.runner.Continue(now_ns, answer);
-    oracle_.AfterWork(before);
-    session.stepping = progress == manager::CommandRunner::Progress::kMore;
-    session.request.stepped |= session.stepping;
-    if (session.stepping) return;
+  const auto progress = first ? session.runner.Start({session.request.command, session.request.scalar0,
+                                                      session.request.scalar1, session.request.args()},
+                                                     now_ns, answer)
+                              : session.runner.Continue(session.deadline_ns, now_ns, answer);
+  oracle_.AfterWork(before);
+  session.stepping = progress == manager::CommandRunner::Progress::kMore;
+  session.request.stepped |= session.stepping;
+  if (session.stepping) {
+    if (session.request.command == wire::Command::kPublishCommit) {
+      oracle_.Committing(session.id, session.request, session.runner.outcomes());
+    }
+    return;
   }
-  session.stepping = false;
   history_.Note("manager: answers", {{"session", session.id.value()},
                                      {"command", static_cast<std::uint64_t>(session.request.command)},
                                      {"asked0", session.request.scalar0},

@@ -56,7 +56,8 @@ struct SimRequest {
   std::vector<std::uint64_t> words;  // the arguments
   std::span<const std::byte> args() const { return std::as_bytes(std::span(words)).first(bytes); }
   std::size_t bytes = 0;
-  bool stepped = false;  // it took several turns: parts of its answer are older than others
+  bool stepped = false;     // it took several turns: parts of its answer are older than others
+  std::size_t decided = 0;  // entries of a commit whose outcome the model knows
 };
 
 class ManagerLife {

@@ -142,7 +142,7 @@ void Oracle::AfterWork(const WorkBefore& before) {
          "one turn looked at more blocks than a turn may", {{"blocks", after.looked_at - before.looked_at}});
 }
 
-void Oracle::Answered(SessionId session, const SimRequest& request, const manager::CommandAnswer& answer,
+void Oracle::Answered(SessionId session, SimRequest& request, const manager::CommandAnswer& answer,
                       std::uint64_t now_ns) {
   if (request.command == wire::Command::kPing) {
     Expect(answer.status == wire::AnswerStatus::kOk && answer.scalar0 == request.scalar0, "a ping was not echoed");

@@ -63,8 +63,9 @@ class Oracle {
   // ---- its answers ----
   WorkBefore BeforeWork() const;
   void AfterWork(const WorkBefore& before);
-  void Answered(SessionId session, const SimRequest& request, const manager::CommandAnswer& answer,
-                std::uint64_t now_ns);
+  // outcomes: of a commit under way, as far as they are decided.
+  void Committing(SessionId session, SimRequest& request, std::span<const std::uint32_t> outcomes);
+  void Answered(SessionId session, SimRequest& request, const manager::CommandAnswer& answer, std::uint64_t now_ns);
 
   // ---- what clients do with the pool; ignored for a life that is over ----
   // A writer has filled the slot with write number `write` and will commit it under this checksum.
@@ -194,7 +195,7 @@ class Oracle {
   // oracle_publish.cc
   void ReserveAnswered(SessionId id, const SimRequest& request, const manager::CommandAnswer& answer);
   Slot& TakeSlot(const BlockKey& key, std::uint64_t offset, std::uint32_t bytes, std::uint64_t generation);
-  void CommitAnswered(SessionId id, const SimRequest& request, const manager::CommandAnswer& answer);
+  void CommitAnswered(SessionId id, SimRequest& request, const manager::CommandAnswer& answer);
   void Committed(Reservation* reservation, std::uint32_t index, std::uint64_t generation, std::uint32_t outcome);
   void AbortReservation(std::uint64_t id);
   std::uint32_t RecordOf(std::uint64_t generation) const;

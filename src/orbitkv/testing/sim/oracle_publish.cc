@@ -94,23 +94,32 @@ std::uint32_t Oracle::RecordOf(std::uint64_t generation) const {
   return 0;
 }
 
-void Oracle::CommitAnswered(SessionId id, const SimRequest& request, const manager::CommandAnswer& answer) {
+void Oracle::CommitAnswered(SessionId id, SimRequest& request, const manager::CommandAnswer& answer) {
+  Expect(answer.status != wire::AnswerStatus::kTimedOut, "a commit that had begun was given up");
   if (answer.status != wire::AnswerStatus::kOk) return;
-  const auto commit = wire::DecodeCommit(request.args());
   const auto outcomes = wire::DecodeCommitAnswer(answer.payload);
+  const auto commit = wire::DecodeCommit(request.args());
   if (!commit || !outcomes || outcomes->size() != commit->entries.size()) {
     history_.Violation("a commit was answered with something else");
     return;
   }
+  Committing(id, request, *outcomes);
+  const auto stored = static_cast<std::uint64_t>(
+      std::ranges::count(*outcomes, static_cast<std::uint32_t>(wire::CommitOutcome::kStored)));
+  Expect(stored == answer.scalar0, "stored blocks are miscounted", {{"model", stored}, {"told", answer.scalar0}});
+}
+
+// What a commit has stored is there for others before it is answered.
+void Oracle::Committing(SessionId id, SimRequest& request, std::span<const std::uint32_t> outcomes) {
+  const auto commit = wire::DecodeCommit(request.args());
   const auto found = reservations_.find(request.scalar0);
   Reservation* held = found != reservations_.end() && found->second.session == id ? &found->second : nullptr;
-  std::uint64_t stored = 0;
-  for (std::size_t i = 0; i < outcomes->size(); ++i) {
-    const wire::CommitEntry& entry = commit->entries[i];
-    stored += (*outcomes)[i] == static_cast<std::uint32_t>(wire::CommitOutcome::kStored) ? 1 : 0;
-    Committed(held, entry.index, entry.generation, (*outcomes)[i]);
+  Expect(outcomes.size() - request.decided <= shape_.limits.step_hashes, "one turn committed more than a turn may",
+         {{"blocks", outcomes.size() - request.decided}});
+  for (; request.decided < outcomes.size(); ++request.decided) {
+    const wire::CommitEntry& entry = commit->entries[request.decided];
+    Committed(held, entry.index, entry.generation, outcomes[request.decided]);
   }
-  Expect(stored == answer.scalar0, "stored blocks are miscounted", {{"model", stored}, {"told", answer.scalar0}});
   if (held != nullptr && std::ranges::count(held->generations, 0U) == std::ssize(held->generations)) {
     reservations_.erase(found);
   }
