@@ -45,7 +45,7 @@ function(orbitkv_executable name)
 endfunction()
 
 # The folders whose tests run under ThreadSanitizer: they share memory between threads. Their tests carry the label race.
-set(ORBITKV_RACE_FOLDERS os copy pool channel cache client)
+set(ORBITKV_RACE_FOLDERS os copy pool orbite channel cache store client)
 add_custom_target(race_tests)
 add_custom_target(fuzz_targets)
 

@@ -96,7 +96,9 @@ class Source:
     def is_test(self) -> bool:
         """Tests may call the system and start threads: they stand for whole processes."""
         stem = self.pure.stem
-        return stem.endswith(("_test", "_fixture", "_fuzz", "_bench")) or self.pure.parts[0] in ("tests", "bench")
+        if stem == "conformance" or stem.endswith(("_test", "_fixture", "_fuzz", "_bench")):
+            return True
+        return self.pure.parts[0] in ("tests", "bench")
 
     def lines(self) -> list[str]:
         return self.text.split("\n")
