@@ -38,8 +38,11 @@ void PrintCoverage(const orbitkv::sim::Coverage& all) {
       "{}, over budget {}\n",
       all.steps, all.stored, all.already_there, all.not_now, all.evictions, all.grants, all.restored, all.late_grants,
       all.revoked, all.over_budget);
-  fmt::print("tickets {}, loads {}, bad loads {}, too late {}, claims {}\n", all.loading, all.loads_ok, all.loads_bad,
-             all.too_late, all.claims);
+  fmt::print("tickets {}, loads {}, bad loads {}, too late {}, claims {}, by other processes {}\n", all.loading,
+             all.loads_ok, all.loads_bad, all.too_late, all.claims, all.claims_by_others);
+  fmt::print(
+      "restored with several groups {}, registered anew {}, connections lost by who may copy {}, reported drained {}\n",
+      all.restored_groups, all.unregistered, all.detached_holding, all.drained);
   fmt::print(
       "process crashes {}, Manager crashes {}, lost connections {}, damaged slots {}, mismatches {}, false alarms {}, "
       "dropped {}, given up {}, late answers {}\n",

@@ -49,6 +49,11 @@ TEST(SimulationTest, ASweepGoesEverywhere) {
   EXPECT_GT(all.loads_ok, 0U);
   EXPECT_GT(all.loads_bad, 0U);
   EXPECT_GT(all.claims, 0U);
+  EXPECT_GT(all.claims_by_others, 0U);
+  EXPECT_GT(all.restored_groups, 0U);
+  EXPECT_GT(all.unregistered, 0U);
+  EXPECT_GT(all.detached_holding, 0U);
+  EXPECT_GT(all.drained, 0U);
   EXPECT_GT(all.too_late, 0U);
 }
 

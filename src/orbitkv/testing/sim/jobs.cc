@@ -108,11 +108,12 @@ bool PublishJob::Reserve() {
   const service::Registration& registration = process_.registration();
   wire::ReserveHeader header{};
   if (order_.first > 0) header.parent = order_.hashes[order_.first - 1];
+  const state::GroupShape& group = registration.groups[order_.group];
+  header.group = order_.group;
   header.shard = registration.shard;
   header.first_depth = order_.first;
-  header.prompt_tokens = static_cast<std::uint32_t>(order_.hashes.size() * 16);
-  header.slot_bytes = static_cast<std::uint32_t>(
-      copy::SlotBytes(registration.groups.front().page_count, registration.groups.front().page_bytes));
+  header.prompt_tokens = static_cast<std::uint32_t>(order_.hashes.size() * group.block_tokens);
+  header.slot_bytes = static_cast<std::uint32_t>(copy::SlotBytes(group.page_count, group.page_bytes));
   const auto args = wire::EncodeReserve(header, std::span(order_.hashes).subspan(order_.first));
   if (call_.Post(world(), *life_->publish,
                  {.command = wire::Command::kPublishReserve, .args = args, .deadline_ns = now() + kCallNs})) {
@@ -154,7 +155,7 @@ bool PublishJob::CopyPage() {
     Abort();
     return true;
   }
-  const state::GroupShape& group = process_.registration().groups.front();
+  const state::GroupShape& group = process_.registration().groups[order_.group];
   const wire::ReserveEntry& entry = entries_[block_];
   const std::span<std::byte> slot = life_->memory->bytes().subspan(entry.offset, entry.slot_bytes);
   if (page_ == 0) {
@@ -169,7 +170,7 @@ bool PublishJob::CopyPage() {
   copy::WriteList(slot.data(), group.page_bytes, page_hashes_);
   const state::BlockHash& hash = order_.hashes[order_.first + block_];
   const std::uint64_t checksum =
-      copy::SlotChecksum({process_.space(), hash, 0, process_.registration().shard},
+      copy::SlotChecksum({process_.space(), hash, order_.group, process_.registration().shard},
                          copy::PayloadBytes(group.page_count, group.page_bytes), page_hashes_);
   life_->memory->writes[entry.generation] = write_;
   world().oracle().Written(life_->number, entry.generation, write_, checksum);
@@ -232,7 +233,8 @@ bool RestoreJob::Plan() {
     return TakePlan(call_.answer());
   }
   if (now() >= deadline_ns_) return End(wire::EndResult::kFailed, {});
-  if (now() < next_try_ns_) return false;
+  // A process that registers anew has promised to copy nothing meanwhile.
+  if (now() < next_try_ns_ || !life_->control->registered) return false;
   call_.Post(world(), *life_->control,
              {.command = wire::Command::kRestorePlan,
               .scalar0 = order_.grant,
@@ -248,7 +250,7 @@ bool RestoreJob::TakePlan(const channel::Answer& answer) {
   }
   if (answer.status != wire::AnswerStatus::kOk) return End(wire::EndResult::kFailed, {});
   const auto plan = ReadPlan(answer.payload.bytes(), process_.shape().abi);
-  if (!plan || plan->size() != order_.hashes.size()) {
+  if (!plan || plan->size() != order_.blocks.size()) {
     world().history().Violation("a client cannot read its plan", {{"grant", order_.grant}});
     return true;
   }
@@ -257,7 +259,6 @@ bool RestoreJob::TakePlan(const channel::Answer& answer) {
 }
 
 bool RestoreJob::CopyPage() {
-  const state::GroupShape& group = process_.registration().groups.front();
   if (block_ == plan_.size()) {
     if (!mismatched_.empty()) return End(wire::EndResult::kMismatch, mismatched_);
     if (world().prng().Below(24) == 0) {  // it blames a block that is right
@@ -265,10 +266,12 @@ bool RestoreJob::CopyPage() {
       return End(wire::EndResult::kMismatch, {static_cast<std::uint32_t>(world().prng().Below(plan_.size()))});
     }
     ++world().coverage().restored;
+    if (process_.rules().groups().size() > 1) ++world().coverage().restored_groups;
     return End(wire::EndResult::kOk, {});
   }
   if (world().prng().Below(256) == 0) return End(wire::EndResult::kFailed, {});
   const wire::PlanEntry& entry = plan_[block_];
+  const state::GroupShape& group = process_.registration().groups[order_.blocks[block_].group];
   if (page_ == 0) {
     pages_.assign(group.page_count * group.page_bytes, std::byte{0});
     page_hashes_.clear();
@@ -286,13 +289,14 @@ bool RestoreJob::CopyPage() {
 
 // A block that passes its checksums is the one that was saved under this key; one that does not was damaged.
 void RestoreJob::CheckBlock(const wire::PlanEntry& entry) {
-  const state::GroupShape& group = process_.registration().groups.front();
+  const BlockName& name = order_.blocks[block_];
+  const state::GroupShape& group = process_.registration().groups[name.group];
   const std::byte* const slot = life_->memory->bytes().data() + entry.offset;
   std::vector<std::uint64_t> list(group.page_count);
   copy::ReadList(slot, group.page_bytes, list);
   const bool good =
       list == page_hashes_ &&
-      copy::SlotChecksum({process_.space(), order_.hashes[block_], 0, process_.registration().shard},
+      copy::SlotChecksum({process_.space(), name.hash, name.group, process_.registration().shard},
                          copy::PayloadBytes(group.page_count, group.page_bytes), list) == entry.slot_checksum;
   const auto write = life_->memory->writes.find(entry.generation);
   const bool damaged = life_->memory->damaged.contains(entry.generation);

@@ -80,21 +80,37 @@ class QueryJob final : public Job {
  public:
   QueryJob(Process& process, std::shared_ptr<ClientLife> life, std::uint64_t request)
       : Job(process, std::move(life)), request_(request) {}
+  // Takes over what another process has had prepared.
+  QueryJob(Process& process, std::shared_ptr<ClientLife> life, const Order& order);
   bool Advance() override;
 
  private:
-  enum class Stage : std::uint8_t { kStart, kAsking, kLoading, kPolling, kClaiming, kCancelling, kFound, kBeginning };
+  enum class Stage : std::uint8_t {
+    kStart,
+    kAsking,
+    kLoading,
+    kPolling,
+    kToClaim,  // another process's preparation
+    kClaiming,
+    kCancelling,
+    kFound,
+    kBeginning
+  };
 
   bool Ask();
   void ChooseDemand();
+  void ChooseViews();
   bool Submit();
   bool TakeFound();
   bool Load();
   bool TakePolled();
   bool Claim();
+  bool HandOver();
   bool TakeCancelled();
-  bool Found(std::uint64_t lease, std::uint64_t found);
+  bool Found(std::uint64_t lease, std::uint64_t found, std::span<const std::uint32_t> boundaries);
   bool Decide();
+  std::uint32_t ChooseBoundary();
+  std::vector<BlockName> BlocksUpTo(std::uint32_t boundary) const;
   bool Begin();
   bool TakeBegun();
 
@@ -109,6 +125,7 @@ class QueryJob final : public Job {
   std::uint32_t revision_ = 0;
   std::uint64_t lease_ = 0;
   std::uint32_t found_ = 0;
+  std::vector<std::uint32_t> boundaries_;  // that may be taken; empty: every one up to found_
   std::uint64_t grant_ = 0;
 };
 

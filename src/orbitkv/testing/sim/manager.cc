@@ -68,11 +68,7 @@ void ManagerLife::TakeEvent(std::uint64_t now_ns) {
   switch (frame.kind) {
     case Frame::Kind::kOpened: Opened(frame, now_ns); break;
     case Frame::Kind::kRegister: Registered(frame, now_ns); break;
-    case Frame::Kind::kUnregister:
-      if (Find(frame.session) == nullptr) break;
-      if (service_->Unregister(frame.session, now_ns)) oracle_.Unregistered(frame.session);
-      replies_.push_back({.kind = Reply::Kind::kDone, .session = frame.session});
-      break;
+    case Frame::Kind::kUnregister: Unregistered(frame, now_ns); break;
     case Frame::Kind::kDrained: Drained(frame, now_ns); break;
     case Frame::Kind::kHungUp: HungUp(frame.session, now_ns); break;
     case Frame::Kind::kDied:
@@ -110,7 +106,10 @@ void ManagerLife::HungUp(SessionId id, std::uint64_t now_ns) {
   Close(*session, now_ns);
   service_->DetachSession(id, now_ns);
   oracle_.Detached(id);
-  if (!HoldsNothing(id)) return;
+  if (!HoldsNothing(id)) {
+    ++counts_.detached_holding;
+    return;
+  }
   oracle_.CheckHoldsNothing(id);
   End(id, now_ns);
 }
@@ -136,12 +135,23 @@ void ManagerLife::Registered(const Frame& frame, std::uint64_t now_ns) {
                       .outcome = outcome});
 }
 
+void ManagerLife::Unregistered(const Frame& frame, std::uint64_t now_ns) {
+  const Session* session = Find(frame.session);
+  if (session == nullptr || session->channel == nullptr) return;
+  ORBITKV_CHECK(service_->Unregister(frame.session, now_ns).has_value());
+  history_.Note("manager: unregistered", {{"session", frame.session.value()}});
+  oracle_.Unregistered(frame.session);
+  ++counts_.unregistered;
+  replies_.push_back({.kind = Reply::Kind::kUnregistered, .session = frame.session});
+}
+
 void ManagerLife::Drained(const Frame& frame, std::uint64_t now_ns) {
   if (Find(frame.session) == nullptr) return;
   if (frame.life == number_) {
     if (const auto ended = service_->DrainSession(frame.token, now_ns)) {
       history_.Note("manager: drained", {{"session", ended->value()}});
       oracle_.Ended(*ended);
+      ++counts_.drained;
       if (*ended != frame.session) Forget(*ended, now_ns);
     }
   }

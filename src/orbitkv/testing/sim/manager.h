@@ -42,10 +42,17 @@ struct Frame {
 
 // What goes back: the reply to a frame, or the end of the connection.
 struct Reply {
-  enum class Kind : std::uint8_t { kRegistered, kRefused, kDone, kClosed };
+  enum class Kind : std::uint8_t { kRegistered, kUnregistered, kRefused, kDone, kClosed };
   Kind kind = Kind::kDone;
   SessionId session{};
   service::RegisterOutcome outcome{};
+};
+
+// Paths of a life that its service does not count.
+struct LifeCounts {
+  std::uint64_t unregistered = 0;
+  std::uint64_t detached_holding = 0;  // connections lost by processes that may be copying
+  std::uint64_t drained = 0;           // sessions that ended because their client said so
 };
 
 // Everything about one request, kept until it is answered.
@@ -73,6 +80,7 @@ class ManagerLife {
   service::Service& service() { return *service_; }
   const cache::BlockCache& cache() const { return *cache_; }
   std::span<const std::byte> table() const { return table_->bytes(); }
+  const LifeCounts& counts() const { return counts_; }
 
   // ---- the bootstrap thread ----
   // A new session; the caller maps its memory.
@@ -122,6 +130,7 @@ class ManagerLife {
   void HungUp(SessionId id, std::uint64_t now_ns);
   void End(SessionId id, std::uint64_t now_ns);
   void Registered(const Frame& frame, std::uint64_t now_ns);
+  void Unregistered(const Frame& frame, std::uint64_t now_ns);
   void Drained(const Frame& frame, std::uint64_t now_ns);
   void Step(Session& session, bool first, std::uint64_t now_ns);
   void Close(Session& session, std::uint64_t now_ns);
@@ -152,6 +161,7 @@ class ManagerLife {
   std::deque<Frame> events_;
   std::vector<Reply> replies_;
   std::vector<service::VerifyRequest> verifying_;
+  LifeCounts counts_;
 };
 
 }  // namespace orbitkv::sim

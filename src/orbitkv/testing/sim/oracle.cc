@@ -23,6 +23,7 @@ void Oracle::StartLife(ManagerLife& life) {
   leased_.clear();
   tickets_.clear();
   doubts_ = 0;
+  claims_by_others_ = 0;
 }
 
 // ---- sessions -------------------------------------------------------------------------------------------------------
@@ -31,9 +32,9 @@ void Oracle::Opened(SessionId session, std::uint16_t abi) { sessions_[session].a
 
 std::uint32_t Oracle::SpaceOf(const service::Registration& registration, const state::Digest& digest) {
   const auto [found, added] = spaces_.emplace(digest, static_cast<std::uint32_t>(space_of_.size()));
-  if (added) space_of_.push_back({.digest = digest, .shards = registration.shard_count, .group = {}});
-  // A scheduler says nothing about groups; a space has blocks only after its workers were here.
-  if (!registration.groups.empty()) space_of_[found->second].group = registration.groups.front();
+  if (added) space_of_.push_back({.digest = digest, .shards = registration.shard_count, .rules = Rules()});
+  // A scheduler may say nothing about groups; a space has blocks only after its workers were here.
+  if (!registration.groups.empty()) space_of_[found->second].rules = Rules(registration.groups);
   return found->second;
 }
 
@@ -172,9 +173,10 @@ void Oracle::Answered(SessionId session, SimRequest& request, const manager::Com
   }
 }
 
-bool Oracle::Present(std::uint32_t space, const state::BlockHash& hash) const {
+// In all shards.
+bool Oracle::Present(std::uint32_t space, std::uint32_t group, const state::BlockHash& hash) const {
   for (std::uint32_t shard = 0; shard < space_of_[space].shards; ++shard) {
-    if (!present_.contains({space, hash, shard})) return false;
+    if (!present_.contains({space, hash, group, shard})) return false;
   }
   return true;
 }
@@ -211,6 +213,8 @@ std::optional<std::uint64_t> Oracle::AnyStored(std::uint64_t pick) const {
 void Oracle::Check() {
   CheckSlots();
   CheckFigures();
+  CheckBudgets();
+  CheckSessions();
 }
 
 // A slot that somebody may be reading or writing is still what it was.
@@ -230,7 +234,6 @@ void Oracle::CheckSlots() {
 void Oracle::CheckFigures() {
   const service::Gauges gauges = life_->service().gauges();
   const cache::CacheGauges& cache = life_->cache().gauges();
-  const pool::PoolGauges& pool = life_->cache().pool().gauges();
   std::uint64_t slots = 0;
   for (const auto& [id, held] : reservations_) {
     slots += held.generations.size() - static_cast<std::size_t>(std::ranges::count(held.generations, 0U));
@@ -239,7 +242,7 @@ void Oracle::CheckFigures() {
   std::uint64_t granted = 0;
   for (const auto& [key, grant] : grants_) {
     for (const auto& [rank, by] : grant.ranks) armed += by.is_none() ? 0 : 1;
-    granted += grant.hashes.size();
+    granted += grant.pins;
   }
   Expect(gauges.sessions == sessions_.size(), "sessions are miscounted", {{"service", gauges.sessions}});
   Expect(gauges.instances == instances_.size(), "instances are miscounted", {{"service", gauges.instances}});
@@ -265,22 +268,59 @@ void Oracle::CheckFigures() {
   Expect(gauges.leases + gauges.leases_remembered + open <= most, "more operations are open than the limit");
   Expect(gauges.leases + gauges.leases_remembered <= leases_.size(), "more leases are kept than were given",
          {{"service", gauges.leases + gauges.leases_remembered}, {"model", leases_.size()}});
+}
+
+// Budgets and limits; of each kind of bytes one block is always allowed.
+void Oracle::CheckBudgets() {
+  const service::Gauges gauges = life_->service().gauges();
+  const pool::PoolGauges& pool = life_->cache().pool().gauges();
+  const std::uint64_t block = shape_.largest_block_bytes();
   Expect(gauges.warm_ups <= shape_.limits.warm_ups, "more warm-ups wait than the limit");
-  constexpr std::uint64_t kLargestLoad = 8192;  // one block is always permitted
-  Expect(gauges.load_bytes <= std::max(shape_.limits.load_bytes(), kLargestLoad), "more bytes are read than permitted",
+  Expect(gauges.load_bytes <= std::max(shape_.limits.load_bytes(), block), "more bytes are read than permitted",
          {{"bytes", gauges.load_bytes}});
   Expect(gauges.verifications <= shape_.limits.verifications, "more verifications are open than the limit");
   Expect(pool.used_bytes <= pool.slab_bytes && pool.slab_bytes <= shape_.pool.pool_bytes, "the pool is beyond its size",
          {{"used", pool.used_bytes}, {"slabs", pool.slab_bytes}});
-  Expect(cache.entries <= shape_.max_blocks, "the index is beyond its size", {{"entries", cache.entries}});
-  constexpr std::uint64_t kLargestBlock = 4096;  // one block is always allowed
-  const std::uint64_t leased = std::max(shape_.limits.lease_bytes_per_instance(), kLargestBlock);
+  const std::uint64_t entries = life_->cache().gauges().entries;
+  Expect(entries <= shape_.max_blocks, "the index is beyond its size", {{"entries", entries}});
+  const std::uint64_t leased = std::max(shape_.limits.lease_bytes_per_instance(), block);
   Expect(gauges.leased_bytes <= leased * std::max<std::uint64_t>(1, gauges.instances), "leases are beyond their budget",
          {{"bytes", gauges.leased_bytes}});
-  const std::uint64_t reserved = std::max(shape_.limits.reserved_bytes_per_session(), kLargestBlock);
+}
+
+// What each session holds, those among them whose connection is gone.
+void Oracle::CheckSessions() {
+  struct Held {
+    std::uint64_t armed = 0;
+    std::uint64_t reserved_bytes = 0;
+  };
+  std::map<SessionId, Held> model;
+  for (const auto& [key, grant] : grants_) {
+    for (const auto& [rank, by] : grant.ranks) {
+      if (!by.is_none()) ++model[by].armed;
+    }
+  }
+  for (const auto& [id, reservation] : reservations_) {
+    for (const std::uint64_t generation : reservation.generations) {
+      if (generation != 0) model[reservation.session].reserved_bytes += slots_.at(generation).bytes;
+    }
+  }
+  const std::uint64_t most = std::max(shape_.limits.reserved_bytes_per_session(), shape_.largest_slot_bytes());
   for (const service::SessionStatus& session : life_->service().sessions()) {
-    Expect(session.reserved_bytes <= reserved, "a session's reserved slots are beyond its budget",
-           {{"session", session.id.value()}, {"bytes", session.reserved_bytes}});
+    const auto known = sessions_.find(session.id);
+    const Held held = model[session.id];
+    const std::uint64_t id = session.id.value();
+    Expect(known != sessions_.end() && known->second.detached == session.detached,
+           "a session is open that the model does not know so", {{"session", id}});
+    Expect(session.armed_ranks == held.armed, "a session's armed ranks are miscounted",
+           {{"session", id}, {"service", session.armed_ranks}, {"model", held.armed}});
+    // A reserve that takes several turns has slots before it is answered.
+    Expect(session.reserved_bytes == held.reserved_bytes ||
+               (life_->stepping() && session.reserved_bytes > held.reserved_bytes),
+           "a session's reserved bytes are miscounted",
+           {{"session", id}, {"service", session.reserved_bytes}, {"model", held.reserved_bytes}});
+    Expect(session.reserved_bytes <= most, "a session's reserved slots are beyond its budget",
+           {{"session", id}, {"bytes", session.reserved_bytes}});
   }
 }
 

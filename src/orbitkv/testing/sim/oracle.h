@@ -20,6 +20,7 @@
 #include "orbitkv/manager/commands.h"
 #include "orbitkv/service/types.h"
 #include "orbitkv/testing/sim/history.h"
+#include "orbitkv/testing/sim/rules.h"
 #include "orbitkv/testing/sim/shape.h"
 #include "orbitkv/testing/sim/store.h"
 #include "orbitkv/wire/query.h"
@@ -32,6 +33,7 @@ struct SimRequest;
 struct BlockKey {
   std::uint32_t space = 0;  // the namespace
   state::BlockHash hash{};
+  std::uint32_t group = 0;
   std::uint32_t shard = 0;
   auto operator<=>(const BlockKey&) const = default;
 };
@@ -89,6 +91,7 @@ class Oracle {
   void CheckQuiet(bool gone);
 
   std::uint64_t granted() const { return granted_; }
+  std::uint64_t claims_by_others() const { return claims_by_others_; }
 
  private:
   enum class SlotState : std::uint8_t { kReserved, kStored, kGone };
@@ -122,7 +125,8 @@ class Oracle {
     InstanceId instance;
     std::pair<std::uint64_t, std::uint64_t> request;
     std::vector<state::BlockHash> hashes;
-    bool whole = false;  // nothing less than all of it may be taken
+    std::uint32_t prefix = 0;
+    std::vector<std::uint32_t> boundaries;  // that may be taken
     std::uint64_t answered_ns = 0;
     std::uint64_t revoked = 0;  // leases revoked in this life by then
     std::uint64_t doubts = 0;
@@ -130,6 +134,8 @@ class Oracle {
   struct Grant {
     SessionId beginner;  // none when it has ended
     std::vector<state::BlockHash> hashes;
+    std::vector<Place> needs;  // in the order of a plan
+    std::uint64_t pins = 0;    // distinct blocks of those
     std::uint32_t space = 0;
     std::map<std::uint32_t, SessionId> ranks;  // open ones; none: waiting
     std::map<std::uint32_t, std::vector<std::uint64_t>> armed;
@@ -143,14 +149,18 @@ class Oracle {
   // What a look-up asks for, and what may be offered of it.
   struct Demand {
     Demand() = default;
-    explicit Demand(const wire::QueryView& query);
+    // single: as Rules has it.
+    Demand(const wire::QueryView& query, bool single);
     std::pair<std::uint64_t, std::uint64_t> request{};
     bool leases = false;
-    bool whole = false;  // all of it or nothing
-    bool one = false;    // and nothing less than all of it may be taken
+    bool whole = false;   // all of it or nothing
+    bool one = false;     // and nothing less than all of it may be taken
+    bool picked = false;  // the hashes are a choice of blocks, not a part of a prompt
     bool prepared = false;
     bool warm = false;   // nothing is offered
     bool could = false;  // what could be loaded counts, too
+    std::pair<std::uint64_t, std::uint64_t> consumer{};
+    std::uint32_t prefix = 0;
     std::vector<state::BlockHash> hashes{};
   };
   // The end of a look-up. fresh: it was decided just now.
@@ -158,6 +168,7 @@ class Oracle {
     SessionId session;
     std::uint64_t lease = 0;
     std::uint32_t found = 0;
+    std::span<const std::uint32_t> boundaries{};
     wire::MissReason reason{};
     std::uint64_t now_ns = 0;
     bool fresh = false;
@@ -166,6 +177,7 @@ class Oracle {
   struct Ticket {
     std::uint32_t revision = 0;
     bool over = false;
+    InstanceId instance{};
     Demand demand{};
   };
 
@@ -173,13 +185,15 @@ class Oracle {
   void QueryAnswered(SessionId id, const SimRequest& request, const manager::CommandAnswer& answer,
                      std::uint64_t now_ns);
   void Offered(const Offer& offer, Demand demand);
+  void CheckOffer(const Offer& offer, const Demand& demand, std::uint32_t space);
+  std::vector<std::uint32_t> BoundariesOf(const Offer& offer, const Demand& demand, std::uint32_t space);
   void PollAnswered(SessionId id, const SimRequest& request, const manager::CommandAnswer& answer,
                     std::uint64_t now_ns);
   void ClaimAnswered(SessionId id, const SimRequest& request, const manager::CommandAnswer& answer,
                      std::uint64_t now_ns);
   void CancelAnswered(SessionId id, const SimRequest& request, const manager::CommandAnswer& answer);
   bool NothingTaken() const;
-  bool Available(std::uint32_t space, const state::BlockHash& hash) const;
+  bool Available(std::uint32_t space, std::uint32_t group, const state::BlockHash& hash) const;
   // oracle_restore.cc
   void BeginAnswered(SessionId id, const SimRequest& request, const manager::CommandAnswer& answer,
                      std::uint64_t now_ns);
@@ -203,11 +217,13 @@ class Oracle {
   void EndHeld(SessionId id);
   void EndTickets(SessionId id);
   std::uint32_t SpaceOf(const service::Registration& registration, const state::Digest& digest);
-  bool Present(std::uint32_t space, const state::BlockHash& hash) const;
+  bool Present(std::uint32_t space, std::uint32_t group, const state::BlockHash& hash) const;
   bool RankLive(InstanceId instance, std::uint32_t rank) const;
   bool IndexFull() const;
   void CheckSlots();
   void CheckFigures();
+  void CheckBudgets();
+  void CheckSessions();
   void Expect(bool ok, const char* what, std::initializer_list<Field> fields = {}) {
     if (!ok) history_.Violation(what, fields);
   }
@@ -219,7 +235,7 @@ class Oracle {
   struct Space {
     state::Digest digest{};
     std::uint32_t shards = 0;
-    state::GroupShape group{};
+    Rules rules{};
   };
   std::map<state::Digest, std::uint32_t> spaces_;  // kept over lives
   std::vector<Space> space_of_ = {Space{}};        // by number; 0 is none
@@ -238,6 +254,7 @@ class Oracle {
   std::map<std::pair<SessionId, std::uint64_t>, Ticket> tickets_;
   std::uint64_t doubts_ = 0;  // reports of mismatches in this life
   std::uint64_t granted_ = 0;
+  std::uint64_t claims_by_others_ = 0;  // in this life
 };
 
 }  // namespace orbitkv::sim

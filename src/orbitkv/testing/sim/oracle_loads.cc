@@ -12,8 +12,8 @@ void Oracle::Loading(const service::LoadRequest& request, const Saved* saved) {
     return;
   }
   Expect(request.key.slot_bytes == saved->key.slot_bytes, "a load has another size than what was saved");
-  Slot& slot = TakeSlot({space->second, request.key.hash, request.key.shard}, request.offset, request.key.slot_bytes,
-                        request.generation);
+  Slot& slot = TakeSlot({space->second, request.key.hash, request.key.group, request.key.shard}, request.offset,
+                        request.key.slot_bytes, request.generation);
   slot.depth = saved->record.depth;
   slot.parent = saved->record.parent;
   slot.write = saved->write;
@@ -45,7 +45,7 @@ Saved Oracle::Describe(std::uint64_t generation) const {
   Saved saved;
   saved.key = {.namespace_digest = space_of_[slot.key.space].digest,
                .hash = slot.key.hash,
-               .group = 0,
+               .group = slot.key.group,
                .shard = slot.key.shard,
                .slot_bytes = slot.payload_bytes};
   saved.record = {.parent = slot.parent, .depth = slot.depth, .checksum = slot.checksum};
@@ -54,7 +54,8 @@ Saved Oracle::Describe(std::uint64_t generation) const {
 }
 
 state::GroupShape Oracle::GroupOf(std::uint64_t generation) const {
-  return space_of_[slots_.at(generation).key.space].group;
+  const BlockKey& key = slots_.at(generation).key;
+  return space_of_[key.space].rules.groups()[key.group];
 }
 
 }  // namespace orbitkv::sim

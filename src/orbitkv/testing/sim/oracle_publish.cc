@@ -23,7 +23,7 @@ void Oracle::ReserveAnswered(SessionId id, const SimRequest& request, const mana
   bool any = false;
   for (std::size_t i = 0; i < entries->size(); ++i) {
     const wire::ReserveEntry& entry = (*entries)[i];
-    const BlockKey key{space, reserve->hashes[i], reserve->header.shard};
+    const BlockKey key{space, reserve->hashes[i], reserve->header.group, reserve->header.shard};
     const auto status = static_cast<wire::ReserveStatus>(entry.status);
     Expect(!stopped || status == wire::ReserveStatus::kNotNow, "a block was taken behind one that was not");
     stopped = stopped || status == wire::ReserveStatus::kNotNow;
@@ -36,10 +36,11 @@ void Oracle::ReserveAnswered(SessionId id, const SimRequest& request, const mana
     any = true;
     Expect(space != 0, "a slot without a namespace");
     Slot& slot = TakeSlot(key, entry.offset, entry.slot_bytes, entry.generation);
-    slot.depth = reserve->header.first_depth + static_cast<std::uint32_t>(i);
+    const std::uint32_t block = reserve->header.first_depth + static_cast<std::uint32_t>(i);
+    slot.depth = (block + 1) * space_of_[space].rules.RatioOf(reserve->header.group) - 1;
     if (i > 0) {
       slot.parent = reserve->hashes[i - 1];
-    } else if (slot.depth > 0) {
+    } else if (block > 0) {
       slot.parent = reserve->header.parent;
     }
   }

@@ -7,21 +7,25 @@
 
 namespace orbitkv::sim {
 
-Oracle::Demand::Demand(const wire::QueryView& query)
+Oracle::Demand::Demand(const wire::QueryView& query, bool single)
     : request(query.header.request_key_hi, query.header.request_key_lo),
       leases(query.header.mode != wire::QueryMode::kDiscovery && query.header.mode != wire::QueryMode::kWarmUp),
       whole(query.header.mode == wire::QueryMode::kFullPrefix || query.header.mode == wire::QueryMode::kSelected),
       one(query.header.mode == wire::QueryMode::kSelected),
+      picked(one && single),
       prepared(query.header.mode == wire::QueryMode::kPrepare),
       warm(query.header.mode == wire::QueryMode::kWarmUp),
-      could(query.header.mode == wire::QueryMode::kDiscovery) {
-  const auto add = [&](std::uint32_t first, std::uint32_t count) {
-    for (std::uint32_t i = first; i < first + count; ++i) {
-      hashes.push_back(query.hashes[i]);
-    }
-  };
-  if (!one) add(0, query.header.hash_count);
-  for (const wire::HashView& view : query.views) add(view.first, view.count);
+      could(query.header.mode == wire::QueryMode::kDiscovery),
+      consumer(query.header.consumer_key_hi, query.header.consumer_key_lo),
+      prefix(picked ? 0 : query.header.prefix_blocks) {
+  if (!picked) {
+    hashes.assign(query.hashes.begin(), query.hashes.end());
+    return;
+  }
+  for (const wire::HashView& view : query.views) {
+    const auto part = query.hashes.subspan(view.first, view.count);
+    hashes.insert(hashes.end(), part.begin(), part.end());
+  }
 }
 
 void Oracle::QueryAnswered(SessionId id, const SimRequest& request, const manager::CommandAnswer& answer,
@@ -32,25 +36,29 @@ void Oracle::QueryAnswered(SessionId id, const SimRequest& request, const manage
     Expect(answer.status != wire::AnswerStatus::kOk, "a query that makes no sense was answered");
     return;
   }
-  const Demand demand(*query);
+  const InstanceId instance = sessions_.at(id).instance;
+  const Demand demand(*query, space_of_[instances_.at(instance).space].rules.single());
   const std::uint64_t operation = old ? 0 : request.scalar0;
   const auto revision = static_cast<std::uint32_t>(request.scalar1);
   if (answer.status == wire::AnswerStatus::kNotYet) {
     Ticket& ticket = tickets_[{id, operation}];
     Expect(operation != 0, "a query without an operation is loading");
     Expect(!ticket.over, "an operation that is over is loading again", {{"operation", operation}});
-    ticket = {.revision = revision, .over = false, .demand = demand};
+    ticket = {.revision = revision, .over = false, .instance = instance, .demand = demand};
     return;
   }
   if (answer.status != wire::AnswerStatus::kOk) return;
   if (operation != 0) {
     Ticket& ticket = tickets_[{id, operation}];
     Expect(!ticket.over, "an operation has two answers", {{"operation", operation}});
-    ticket = {.revision = revision, .over = true, .demand = {}};
+    ticket = {.revision = revision, .over = true, .instance = instance, .demand = {}};
   }
+  const auto boundaries = wire::DecodeBoundaries(answer.payload);
+  Expect(boundaries.has_value(), "the boundaries of an answer make no sense");
   Offered({.session = id,
            .lease = answer.scalar0,
            .found = static_cast<std::uint32_t>(answer.scalar1),
+           .boundaries = boundaries.value_or(std::span<const std::uint32_t>()),
            .reason = static_cast<wire::MissReason>(answer.scalar1 >> 32U),
            .now_ns = now_ns,
            .fresh = true,
@@ -78,19 +86,8 @@ void Oracle::Offered(const Offer& offer, Demand demand) {
   Expect((space == 0) == (offer.reason == wire::MissReason::kNoNamespace),
          "a query does not know whether it has a namespace");
   if (space == 0) return;
-  std::uint32_t there = 0;
-  const auto is_there = [&](const state::BlockHash& hash) {
-    return demand.could ? Available(space, hash) : Present(space, hash);
-  };
-  while (there < demand.hashes.size() && is_there(demand.hashes[there])) ++there;
-  if (offer.fresh && (!offer.stepped || (demand.leases && doubts_ == 0))) {
-    Expect(found <= there, "a block was offered that nobody stored under this key",
-           {{"found", found}, {"there", there}});
-  }
-  if (offer.fresh && !demand.could && NothingTaken() && life_->service().counters().query_blocks_over_budget == 0) {
-    const std::uint32_t all = demand.whole && there < demand.hashes.size() ? 0 : there;
-    Expect(found == all, "a block that was stored is not offered", {{"found", found}, {"there", there}});
-  }
+  const std::vector<std::uint32_t> boundaries = BoundariesOf(offer, demand, space);
+  if (offer.fresh) CheckOffer(offer, demand, space);
   if (!demand.leases) return;
   std::erase_if(leases_, [&](const auto& lease) {
     return lease.second.instance == session.instance && lease.second.request == demand.request;
@@ -103,10 +100,55 @@ void Oracle::Offered(const Offer& offer, Demand demand) {
                           .instance = session.instance,
                           .request = demand.request,
                           .hashes = std::move(demand.hashes),
-                          .whole = demand.one,
+                          .prefix = demand.prefix,
+                          .boundaries = boundaries,
                           .answered_ns = offer.fresh && !offer.stepped ? offer.now_ns : 0,
                           .revoked = life_->service().counters().leases_revoked,
                           .doubts = doubts_};
+}
+
+// Where the client may stop, by what it was told.
+std::vector<std::uint32_t> Oracle::BoundariesOf(const Offer& offer, const Demand& demand, std::uint32_t space) {
+  std::vector<std::uint32_t> boundaries(offer.boundaries.begin(), offer.boundaries.end());
+  const bool says_which = demand.one || !space_of_[space].rules.single();
+  Expect(boundaries.empty() || says_which, "an answer names boundaries where every one is legal");
+  Expect(!says_which || boundaries.empty() == (offer.found == 0), "blocks without a boundary to stop at");
+  Expect(std::ranges::is_sorted(boundaries) && (boundaries.empty() || boundaries.back() == offer.found),
+         "an answer's boundaries are not those up to what was found");
+  if (says_which) return boundaries;
+  for (std::uint32_t boundary = 1; boundary <= offer.found; ++boundary) boundaries.push_back(boundary);
+  return boundaries;
+}
+
+// A fresh answer against the rules: each boundary's needs are there, and none is kept back.
+void Oracle::CheckOffer(const Offer& offer, const Demand& demand, std::uint32_t space) {
+  const Rules& rules = space_of_[space].rules;
+  std::vector<std::uint32_t> legal =
+      rules.Boundaries(demand.prefix, static_cast<std::uint32_t>(demand.hashes.size()), [&](Place place) {
+        const state::BlockHash& hash = demand.hashes[place.index];
+        return demand.could ? Available(space, place.group, hash) : Present(space, place.group, hash);
+      });
+  if (demand.whole) {
+    // Of one group all of it is found, and any part may be taken.
+    const bool all = !legal.empty() && legal.back() == demand.hashes.size();
+    const bool parts = all && rules.single() && !demand.picked;
+    std::erase_if(legal, [&](std::uint32_t boundary) { return !parts && boundary != demand.hashes.size(); });
+  }
+  std::vector<std::uint32_t> offered = BoundariesOf(offer, demand, space);
+  const std::uint64_t most = legal.empty() ? 0 : legal.back();
+  if (!offer.stepped || (demand.leases && doubts_ == 0)) {
+    Expect(std::ranges::includes(legal, offered), "a boundary was offered whose blocks nobody stored",
+           {{"found", offer.found}, {"legal", most}});
+  }
+  // Who speaks version 1 cannot be told where it may stop.
+  if (sessions_.at(offer.session).abi == 1 && !rules.single()) {
+    Expect(offer.found == 0, "a session was offered boundaries that it cannot know");
+    return;
+  }
+  const bool all = NothingTaken() && life_->service().counters().query_blocks_over_budget == 0;
+  if (demand.could || offer.stepped || !all) return;
+  Expect(offered == legal, "a boundary whose blocks were stored is not offered",
+         {{"found", offer.found}, {"legal", most}});
 }
 
 void Oracle::PollAnswered(SessionId id, const SimRequest& request, const manager::CommandAnswer& answer,
@@ -118,8 +160,11 @@ void Oracle::PollAnswered(SessionId id, const SimRequest& request, const manager
     history_.Violation("a poll was answered with something else");
     return;
   }
+  std::size_t behind = 0;  // boundaries of the entries before
   for (std::size_t i = 0; i < poll->size(); ++i) {
     const wire::PollEntry& entry = told->entries[i];
+    const auto boundaries = told->boundaries.subspan(behind, entry.boundary_count);
+    behind += entry.boundary_count;
     Expect(entry.operation == (*poll)[i].operation, "a poll's entries are out of order");
     const auto found = tickets_.find({id, entry.operation});
     const bool open = found != tickets_.end() && !found->second.over;
@@ -137,6 +182,7 @@ void Oracle::PollAnswered(SessionId id, const SimRequest& request, const manager
           Offered({.session = id,
                    .lease = entry.lease,
                    .found = entry.found,
+                   .boundaries = boundaries,
                    .reason = static_cast<wire::MissReason>(entry.reason),
                    .now_ns = now_ns,
                    .fresh = false},
@@ -159,19 +205,30 @@ void Oracle::PollAnswered(SessionId id, const SimRequest& request, const manager
   }
 }
 
+// Whoever of the instance claims for the consumer gets what the newest preparation for it has found.
 void Oracle::ClaimAnswered(SessionId id, const SimRequest& request, const manager::CommandAnswer& answer,
                            std::uint64_t now_ns) {
   const auto claim = wire::DecodeClaim(request.args());
-  if (answer.status != wire::AnswerStatus::kOk || !claim) return;
-  const auto found = tickets_.find({id, claim->operation});
-  const bool live = found != tickets_.end() && !found->second.over && found->second.demand.prepared;
-  Expect(live && found->second.revision == claim->revision, "a claim was answered with what was not prepared for it",
+  const bool told = answer.status == wire::AnswerStatus::kOk || answer.status == wire::AnswerStatus::kNotYet;
+  if (!told || !claim) return;
+  const InstanceId instance = sessions_.at(id).instance;
+  const auto found = std::ranges::find_if(tickets_, [&](const auto& one) {
+    const Ticket& ticket = one.second;
+    return ticket.instance == instance && !ticket.over && ticket.demand.prepared &&
+           ticket.demand.consumer == std::pair(claim->consumer_key_hi, claim->consumer_key_lo) &&
+           ticket.revision == claim->revision && (claim->operation == 0 || one.first.second == claim->operation);
+  });
+  Expect(found != tickets_.end(), "a claim was answered with what was not prepared for it",
          {{"operation", claim->operation}});
-  if (!live) return;
+  if (found == tickets_.end() || answer.status == wire::AnswerStatus::kNotYet) return;
+  if (found->first.first != id) ++claims_by_others_;
   found->second.over = true;
+  const auto boundaries = wire::DecodeBoundaries(answer.payload);
+  Expect(boundaries.has_value(), "the boundaries of a claim make no sense");
   Offered({.session = id,
            .lease = answer.scalar0,
            .found = static_cast<std::uint32_t>(answer.scalar1),
+           .boundaries = boundaries.value_or(std::span<const std::uint32_t>()),
            .reason = static_cast<wire::MissReason>(answer.scalar1 >> 32U),
            .now_ns = now_ns,
            .fresh = false},
@@ -187,11 +244,11 @@ void Oracle::CancelAnswered(SessionId id, const SimRequest& request, const manag
 }
 
 // In the pool or behind it.
-bool Oracle::Available(std::uint32_t space, const state::BlockHash& hash) const {
+bool Oracle::Available(std::uint32_t space, std::uint32_t group, const state::BlockHash& hash) const {
   for (std::uint32_t shard = 0; shard < space_of_[space].shards; ++shard) {
     const service::ComponentKey key{
-        .namespace_digest = space_of_[space].digest, .hash = hash, .group = 0, .shard = shard, .slot_bytes = 0};
-    if (!present_.contains({space, hash, shard}) && life_->store().Find(key) == nullptr) return false;
+        .namespace_digest = space_of_[space].digest, .hash = hash, .group = group, .shard = shard, .slot_bytes = 0};
+    if (!present_.contains({space, hash, group, shard}) && life_->store().Find(key) == nullptr) return false;
   }
   return true;
 }

@@ -28,17 +28,21 @@ void Oracle::BeginAnswered(SessionId id, const SimRequest& request, const manage
   }
   ++granted_;
   Expect(!taken, "a grant's id was taken twice", {{"grant", request.scalar1}});
-  if (!known || boundary > lease->second.hashes.size()) {
+  if (!known || !std::ranges::binary_search(lease->second.boundaries, boundary)) {
     history_.Violation("a restore began without a lease on its blocks", {{"lease", request.scalar0}});
     return;
   }
-  Expect(!lease->second.whole || boundary == lease->second.hashes.size(), "a part was taken of what is one demand");
-  Grant grant{.beginner = id, .hashes = {}, .space = instance.space, .ranks = {}, .armed = {}};
+  Grant grant{.beginner = id, .hashes = {}, .needs = {}, .space = instance.space, .ranks = {}, .armed = {}};
   grant.hashes.assign(lease->second.hashes.begin(), lease->second.hashes.begin() + boundary);
-  for (const state::BlockHash& hash : grant.hashes) {
+  grant.needs = space_of_[instance.space].rules.Needs(lease->second.prefix, boundary);
+  std::set<std::uint32_t> pinned;
+  for (const Place place : grant.needs) {
+    pinned.insert(place.index);
     // What was pinned in an earlier turn may have been found damaged since; its plan says so.
-    Expect(request.stepped || Present(instance.space, hash), "a block was granted that is not there");
+    Expect(request.stepped || Present(instance.space, place.group, grant.hashes[place.index]),
+           "a block was granted that is not there", {{"group", place.group}, {"index", place.index}});
   }
+  grant.pins = pinned.size();
   for (const std::uint32_t rank : begin->ranks) {
     Expect(RankLive(session.instance, rank), "a rank without a live session was granted", {{"rank", rank}});
     grant.ranks[rank] = SessionId();
@@ -49,7 +53,7 @@ void Oracle::BeginAnswered(SessionId id, const SimRequest& request, const manage
 
 bool Oracle::MayRefuse(const Lease& lease, const Instance&, InstanceId id, std::span<const std::uint32_t> ranks,
                        std::uint32_t boundary, std::uint64_t now_ns) const {
-  if (boundary == 0 || boundary > lease.hashes.size() || (lease.whole && boundary < lease.hashes.size())) return true;
+  if (!std::ranges::binary_search(lease.boundaries, boundary)) return true;
   if (now_ns - lease.answered_ns >= shape_.limits.lease_ns) return true;
   if (lease.revoked != life_->service().counters().leases_revoked || lease.doubts != doubts_) return true;
   const bool all_live = std::ranges::all_of(ranks, [&](std::uint32_t rank) { return RankLive(id, rank); });
@@ -92,7 +96,7 @@ void Oracle::PlanAnswered(SessionId id, const SimRequest& request, const manager
 
 void Oracle::Arm(SessionId id, Grant& grant, std::uint32_t rank, std::span<const std::byte> payload) {
   const auto plan = ReadPlan(payload, sessions_.at(id).abi);
-  if (!plan || plan->size() != grant.hashes.size()) {
+  if (!plan || plan->size() != grant.needs.size()) {
     history_.Violation("a plan has another number of blocks than its grant");
     return;
   }
@@ -104,10 +108,11 @@ void Oracle::Arm(SessionId id, Grant& grant, std::uint32_t rank, std::span<const
   std::vector<std::uint64_t> generations;
   for (std::size_t i = 0; i < plan->size(); ++i) {
     const wire::PlanEntry& entry = (*plan)[i];
+    const Place place = grant.needs[i];
     const auto found = slots_.find(entry.generation);
     if (found == slots_.end() || found->second.state != SlotState::kStored || found->second.offset != entry.offset ||
-        found->second.key != BlockKey{grant.space, grant.hashes[i], shard} ||
-        found->second.checksum != entry.slot_checksum || entry.group != 0 || entry.block != i) {
+        found->second.key != BlockKey{grant.space, grant.hashes[place.index], place.group, shard} ||
+        found->second.checksum != entry.slot_checksum || entry.group != place.group || entry.block != place.index) {
       history_.Violation("a plan names a slot that does not hold its block",
                          {{"block", i}, {"generation", entry.generation}, {"offset", entry.offset}});
       return;

@@ -24,7 +24,8 @@ Process::Process(World& world, std::size_t engine, std::uint32_t index)
       engine_(engine),
       index_(index),
       shape_(world.engine(engine).shape),
-      registration_(shape_.RegistrationOf(index)) {
+      registration_(shape_.RegistrationOf(index)),
+      rules_(shape_.groups()) {
   if (registration_.representation) {
     space_ = state::NamespaceDigest(registration_.computation, *registration_.representation, registration_.groups,
                                     registration_.shard_count);
@@ -109,6 +110,11 @@ void Process::Receive(std::uint64_t life, const Reply& reply) {
         if (*end && (*end)->id == reply.session) (*end)->registered = true;
       }
       break;
+    case Reply::Kind::kUnregistered:
+      for (auto* end : {&life_->control, &life_->publish}) {
+        if (*end && (*end)->id == reply.session) Register(**end, life);
+      }
+      break;
     case Reply::Kind::kRefused:
     case Reply::Kind::kClosed: MarkLost(); break;
     case Reply::Kind::kDone:
@@ -142,8 +148,23 @@ void Process::TendLink() {
     if (world_.manager() == nullptr) old_.clear();
     return;
   }
+  if (!life_->lost && !world_.settling() && world_.prng().Below(48) == 0) Unregister();
   // The old memory is let go when the last copy has ended, and only then a new Manager is asked.
   if (life_->lost && life_.use_count() == 1) life_.reset();
+}
+
+// An engine that reconfigures itself: it has nothing in hand and registers again.
+void Process::Unregister() {
+  if (!jobs_.empty() || pending() > 0 || !life_->control->registered) return;
+  const bool both = world_.prng().Below(2) == 0;
+  for (auto* end : {&life_->control, &life_->publish}) {
+    if (!*end || !(*end)->registered || (end == &life_->publish && !both)) continue;
+    (*end)->registered = false;
+    world_.history().Note("process: unregisters", {{"process", number_}, {"session", (*end)->id.value()}});
+    world_.network().Send(
+        life_->number,
+        {.kind = Frame::Kind::kUnregister, .session = (*end)->id, .registration = {}, .token = 0, .life = 0});
+  }
 }
 
 void Process::TakeLate(ClientLife& life, const channel::LateAnswer& late) {
@@ -212,10 +233,16 @@ void Process::ReadMail() {
   const Order order = std::move(mail.front());
   mail.pop_front();
   if (life_ == nullptr || life_->lost) return;
-  if (order.restore) {
-    if (order.life == life_->number) jobs_.push_back(std::make_unique<RestoreJob>(*this, life_, order));
-  } else if (!world_.settling()) {
-    StartPublish(order);
+  switch (order.kind) {
+    case Order::Kind::kPublish:
+      if (!world_.settling()) StartPublish(order);
+      break;
+    case Order::Kind::kRestore:
+      if (order.life == life_->number) jobs_.push_back(std::make_unique<RestoreJob>(*this, life_, order));
+      break;
+    case Order::Kind::kClaim:
+      if (order.life == life_->number) jobs_.push_back(std::make_unique<QueryJob>(*this, life_, order));
+      break;
   }
 }
 
@@ -228,19 +255,37 @@ void Process::StartJob() {
   if (what == 0) {
     jobs_.push_back(std::make_unique<PingJob>(*this, life_));
   } else if (shape_.IsWorker(index_) && (what < 8 || !shape_.IsScheduler(index_))) {
+    StartSaving();
+  } else if (shape_.IsScheduler(index_)) {
+    jobs_.push_back(std::make_unique<QueryJob>(*this, life_, world_.NextNumber()));
+  }
+}
+
+// A prompt's blocks, group by group. What is stored whole is saved from its start, mostly; windows and states where a
+// prompt may be taken up again.
+void Process::StartSaving() {
+  Prng& prng = world_.prng();
+  const std::vector<state::BlockHash> prompt = world_.AnyChain(engine_);
+  world_.engine(engine_).last_saved = prompt;
+  for (std::uint32_t group = 0; group < rules_.groups().size(); ++group) {
+    const std::uint32_t ratio = rules_.RatioOf(group);
     Order order;
-    order.hashes = world_.AnyChain(engine_);
-    order.first =
-        world_.prng().Below(3) == 0 ? static_cast<std::uint32_t>(world_.prng().Below(order.hashes.size())) : 0;
-    world_.engine(engine_).last_saved = order.hashes;
+    order.group = group;
+    for (std::size_t end = ratio; end <= prompt.size(); end += ratio) order.hashes.push_back(prompt[end - 1]);
+    if (order.hashes.empty() || (group > 0 && prng.Below(16) == 0)) continue;
+    if (rules_.groups()[group].kind == state::GroupKind::kFullAttention) {
+      order.first = prng.Below(3) == 0 ? static_cast<std::uint32_t>(prng.Below(order.hashes.size())) : 0;
+    } else {
+      if (prng.Below(3) == 0) order.hashes.resize(1 + prng.Below(order.hashes.size()));
+      const auto saved = static_cast<std::uint32_t>(1 + prng.Below(std::min<std::size_t>(order.hashes.size(), 5)));
+      order.first = static_cast<std::uint32_t>(order.hashes.size()) - saved;
+    }
     StartPublish(order);
     for (std::uint32_t other = 0; other < shape_.processes(); ++other) {
-      if (other != index_ && shape_.IsWorker(other) && world_.prng().Below(8) != 0) {
+      if (other != index_ && shape_.IsWorker(other) && prng.Below(8) != 0) {
         world_.engine(engine_).mail[other].push_back(order);
       }
     }
-  } else if (shape_.IsScheduler(index_)) {
-    jobs_.push_back(std::make_unique<QueryJob>(*this, life_, world_.NextNumber()));
   }
 }
 

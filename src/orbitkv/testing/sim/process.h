@@ -19,7 +19,9 @@
 #include "orbitkv/channel/client_rings.h"
 #include "orbitkv/os/mapping.h"
 #include "orbitkv/testing/sim/manager.h"
+#include "orbitkv/testing/sim/rules.h"
 #include "orbitkv/testing/sim/shape.h"
+#include "orbitkv/wire/query.h"
 
 namespace orbitkv::sim {
 
@@ -45,13 +47,27 @@ struct ClientLife {
   bool lost = false;
 };
 
-// What the scheduler, or the process that saved first, tells the others of its engine.
+struct BlockName {
+  std::uint32_t group = 0;
+  state::BlockHash hash{};
+};
+
+// What a process tells the others of its engine.
 struct Order {
-  bool restore = false;
-  std::uint64_t life = 0;   // restore: of the grant
-  std::uint64_t grant = 0;  // restore
+  enum class Kind : std::uint8_t { kPublish, kRestore, kClaim };
+  Kind kind = Kind::kPublish;
+  std::uint64_t life = 0;  // of the grant or the preparation
+  // kRestore
+  std::uint64_t grant = 0;
+  std::vector<BlockName> blocks;  // in the order of the plan
+  // kPublish: a group's blocks from the prompt's start; those before `first` are not saved. kClaim: what was asked for.
   std::vector<state::BlockHash> hashes;
-  std::uint32_t first = 0;  // publish: blocks before it are not saved
+  std::uint32_t group = 0;
+  std::uint32_t first = 0;
+  // kClaim
+  wire::QueryHeader header;
+  std::uint64_t operation = 0;
+  std::uint32_t revision = 0;
 };
 
 class Job {
@@ -82,6 +98,7 @@ class Process {
   const EngineShape& shape() const { return shape_; }
   const service::Registration& registration() const { return registration_; }
   const state::Digest& space() const { return space_; }  // of a worker
+  const Rules& rules() const { return rules_; }
   bool alive() const { return alive_; }
 
   // One random piece of its work.
@@ -107,11 +124,13 @@ class Process {
   ClientEnd Open(ClientLife& life, service::Purpose purpose);
   void Connect();
   void Register(const ClientEnd& end, std::uint64_t life);
+  void Unregister();
   void MarkLost();
   void TendLink();
   void Pump();
   void ReadMail();
   void StartJob();
+  void StartSaving();
   void StartPublish(const Order& order);
   void ReleaseBegun(bool all);
   void AdvanceJob();
@@ -121,6 +140,7 @@ class Process {
   const std::uint32_t index_;
   const EngineShape& shape_;
   const service::Registration registration_;
+  const Rules rules_;
   state::Digest space_{};
 
   std::uint64_t number_ = 0;  // of this process; a new one after a crash

@@ -12,10 +12,20 @@ constexpr std::uint64_t kBeginNs = 200 * kMs;
 
 }  // namespace
 
+QueryJob::QueryJob(Process& process, std::shared_ptr<ClientLife> life, const Order& order)
+    : Job(process, std::move(life)),
+      request_(order.header.request_key_lo),
+      stage_(Stage::kToClaim),
+      header_(order.header),
+      hashes_(order.hashes),
+      operation_(order.operation),
+      revision_(order.revision) {}
+
 bool QueryJob::Advance() {
   if (life_->lost) return true;
   switch (stage_) {
     case Stage::kStart: return Ask();
+    case Stage::kToClaim: return world().prng().Below(32) == 0 || Claim();
     case Stage::kAsking:
     case Stage::kClaiming: return TakeFound();
     case Stage::kLoading: return Load();
@@ -53,6 +63,7 @@ void QueryJob::ChooseDemand() {
   header_ = {};
   header_.request_key_hi = process_.engine();
   header_.request_key_lo = request_;
+  header_.group = process_.rules().single() ? 0 : wire::kAllGroups;
   // The engine may have the beginning of the prompt already.
   header_.prefix_blocks = prng.Below(4) == 0 ? static_cast<std::uint32_t>(prng.Below(prompt.size())) : 0;
   behind_.assign(prompt.begin() + header_.prefix_blocks, prompt.end());
@@ -61,14 +72,39 @@ void QueryJob::ChooseDemand() {
                                         wire::QueryMode::kPrepare};
   const std::uint64_t which = prng.Below(10);
   header_.mode = process_.shape().abi > 1 && which < std::size(kModes) ? kModes[which] : wire::QueryMode::kLeasedRead;
-  hashes_ = behind_;
   views_.clear();
-  if (header_.mode == wire::QueryMode::kSelected) {
+  hashes_ = behind_;
+  if (header_.mode == wire::QueryMode::kSelected) ChooseViews();
+}
+
+// Of one group any blocks; of several all that a boundary demands, now and then with an error.
+void QueryJob::ChooseViews() {
+  Prng& prng = world().prng();
+  const Rules& rules = process_.rules();
+  if (rules.single()) {
     const auto first = static_cast<std::uint32_t>(prng.Below(behind_.size()));
     const auto count = static_cast<std::uint32_t>(1 + prng.Below(behind_.size() - first));
     views_.push_back({.group = 0, .first = first, .count = count, .reserved = 0});
     hashes_.assign(behind_.begin() + first, behind_.begin() + first + count);
+    return;
   }
+  std::vector<std::uint32_t> ends;
+  for (std::uint32_t end = 1; end <= behind_.size(); ++end) {
+    if (rules.IsBoundary(header_.prefix_blocks + end)) ends.push_back(end);
+  }
+  if (ends.empty()) {
+    header_.mode = wire::QueryMode::kLeasedRead;
+    return;
+  }
+  behind_.resize(ends[prng.Below(ends.size())]);
+  for (const Place place : rules.Needs(header_.prefix_blocks, static_cast<std::uint32_t>(behind_.size()))) {
+    if (views_.empty() || views_.back().group != place.group) {
+      views_.push_back({.group = place.group, .first = place.index, .count = 0, .reserved = 0});
+    }
+    ++views_.back().count;
+  }
+  if (prng.Below(16) == 0) views_.pop_back();
+  hashes_ = behind_;
 }
 
 bool QueryJob::Submit() {
@@ -76,7 +112,7 @@ bool QueryJob::Submit() {
                                              : wire::EncodeQueryV1({.request_key_hi = header_.request_key_hi,
                                                                     .request_key_lo = header_.request_key_lo,
                                                                     .attempt = 0,
-                                                                    .group = 0,
+                                                                    .group = header_.group,
                                                                     .prefix_blocks = header_.prefix_blocks,
                                                                     .hash_count = 0},
                                                                    behind_);
@@ -96,17 +132,29 @@ bool QueryJob::TakeFound() {
   if (state == Call::State::kWaiting) return false;
   if (state == Call::State::kOver) return true;
   if (operation_ != 0 && call_.answer().status == wire::AnswerStatus::kNotYet) {
+    if (stage_ == Stage::kClaiming) {
+      stage_ = Stage::kToClaim;
+      return false;
+    }
     ++world().coverage().loading;
+    // Whom it is prepared for asks when it likes.
+    if (header_.mode == wire::QueryMode::kPrepare && world().prng().Below(4) == 0) return HandOver();
     stage_ = Stage::kLoading;
     return false;
   }
   if (!call_.answer().ok()) return true;
-  return Found(call_.answer().scalar0, call_.answer().scalar1);
+  const auto boundaries = wire::DecodeBoundaries(call_.answer().payload.bytes());
+  if (!boundaries) {
+    world().history().Violation("a client cannot read the answer to its query");
+    return true;
+  }
+  return Found(call_.answer().scalar0, call_.answer().scalar1, *boundaries);
 }
 
-bool QueryJob::Found(std::uint64_t lease, std::uint64_t found) {
+bool QueryJob::Found(std::uint64_t lease, std::uint64_t found, std::span<const std::uint32_t> boundaries) {
   lease_ = lease;
   found_ = static_cast<std::uint32_t>(found);
+  boundaries_.assign(boundaries.begin(), boundaries.end());
   if (lease_ == 0 || found_ == 0 || found_ > hashes_.size()) return true;
   stage_ = Stage::kFound;
   return false;
@@ -169,8 +217,8 @@ bool QueryJob::TakePolled() {
   switch (static_cast<wire::TicketState>(entry.state)) {
     case wire::TicketState::kLoading: return false;
     case wire::TicketState::kReady:
-      if (header_.mode == wire::QueryMode::kPrepare) return Claim();
-      return Found(entry.lease, entry.found);
+      if (header_.mode == wire::QueryMode::kPrepare) return world().prng().Below(2) == 0 ? Claim() : HandOver();
+      return Found(entry.lease, entry.found, told->boundaries.first(entry.boundary_count));
     default: return true;
   }
 }
@@ -187,6 +235,22 @@ bool QueryJob::Claim() {
     stage_ = Stage::kClaiming;
   }
   return false;
+}
+
+// Another process claims it: one of its engine, or, by mistake, one of another engine.
+bool QueryJob::HandOver() {
+  Prng& prng = world().prng();
+  Order order;
+  order.kind = Order::Kind::kClaim;
+  order.life = life_->number;
+  order.hashes = hashes_;
+  order.header = header_;
+  order.operation = prng.Below(4) == 0 ? 0 : operation_;
+  order.revision = prng.Below(16) == 0 ? revision_ + 1 : revision_;
+  const std::size_t to = prng.Below(16) == 0 ? prng.Below(world().shape().engines.size()) : process_.engine();
+  EngineState& engine = world().engine(to);
+  engine.mail[prng.Below(engine.mail.size())].push_back(std::move(order));
+  return true;
 }
 
 bool QueryJob::TakeCancelled() {
@@ -209,12 +273,32 @@ bool QueryJob::Decide() {
   return what < 12 ? Begin() : false;
 }
 
+std::uint32_t QueryJob::ChooseBoundary() {
+  Prng& prng = world().prng();
+  if (boundaries_.empty()) {
+    return static_cast<std::uint32_t>(prng.Below(4) == 0 ? 1 + prng.Below(found_) : found_);
+  }
+  if (prng.Below(32) == 0) return static_cast<std::uint32_t>(1 + prng.Below(found_));  // none perhaps: refused
+  return prng.Below(3) == 0 ? boundaries_[prng.Below(boundaries_.size())] : found_;
+}
+
+// As the plan will name them.
+std::vector<BlockName> QueryJob::BlocksUpTo(std::uint32_t boundary) const {
+  std::vector<BlockName> blocks;
+  if (header_.mode == wire::QueryMode::kSelected && process_.rules().single()) {
+    for (std::uint32_t i = 0; i < boundary; ++i) blocks.push_back({.group = 0, .hash = hashes_[i]});
+    return blocks;
+  }
+  for (const Place place : process_.rules().Needs(header_.prefix_blocks, boundary)) {
+    blocks.push_back({.group = place.group, .hash = hashes_[place.index]});
+  }
+  return blocks;
+}
+
 // The grant travels to the ranks with the engine's own messages, before the Manager has answered.
 bool QueryJob::Begin() {
   EngineState& engine = world().engine(process_.engine());
-  const auto boundary = static_cast<std::uint32_t>(
-      header_.mode != wire::QueryMode::kSelected && world().prng().Below(4) == 0 ? 1 + world().prng().Below(found_)
-                                                                                 : found_);
+  const std::uint32_t boundary = ChooseBoundary();
   std::vector<std::uint32_t> ranks;
   for (std::uint32_t rank = 0; rank < engine.shape.world; ++rank) ranks.push_back(rank);
   const std::uint64_t grant = engine.next_grant;
@@ -230,10 +314,10 @@ bool QueryJob::Begin() {
   grant_ = engine.next_grant++;
   process_.Begun(life_->number, grant);
   Order order;
-  order.restore = true;
+  order.kind = Order::Kind::kRestore;
   order.life = life_->number;
   order.grant = grant;
-  order.hashes.assign(hashes_.begin(), hashes_.begin() + boundary);
+  order.blocks = BlocksUpTo(boundary);
   for (std::uint32_t other = 0; other < engine.shape.processes(); ++other) {
     if (engine.shape.IsWorker(other)) engine.mail[other].push_back(order);
   }

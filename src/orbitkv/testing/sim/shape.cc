@@ -1,7 +1,10 @@
 #include "orbitkv/testing/sim/shape.h"
 
+#include <algorithm>
 #include <cstring>
 #include <fmt/format.h>
+
+#include "orbitkv/copy/pages.h"
 
 namespace orbitkv::sim {
 namespace {
@@ -15,12 +18,39 @@ state::Digest DigestOf(std::uint8_t kind, std::uint32_t model) {
   return digest;
 }
 
-// Models differ in what they compute; the third one also in the size of its pages.
-state::GroupShape GroupOf(std::uint32_t model) {
-  return {.block_tokens = 16, .page_count = 2, .page_bytes = model == 2 ? 500U : 96U};
+using state::GroupKind;
+
+// Blocks that are stored for every prompt, by the size of their pages.
+state::GroupShape Full(std::uint32_t block_tokens, std::uint32_t pages, std::uint64_t page_bytes) {
+  return {.block_tokens = block_tokens, .page_count = pages, .page_bytes = page_bytes};
+}
+
+state::GroupShape Local(GroupKind kind, std::uint32_t block_tokens, std::uint32_t span_tokens, std::uint32_t pages,
+                        std::uint64_t page_bytes) {
+  return {.block_tokens = block_tokens,
+          .page_count = pages,
+          .page_bytes = page_bytes,
+          .kind = kind,
+          .span_tokens = span_tokens};
 }
 
 }  // namespace
+
+// Models differ in what they compute, in their cache groups and in the size of their pages. All are hashed every 16
+// tokens.
+std::vector<state::GroupShape> EngineShape::groups() const {
+  switch (model) {
+    case 2: return {Full(16, 2, 500)};
+    case 3: return {Full(16, 2, 96), Local(GroupKind::kSlidingWindow, 32, 72, 1, 200)};
+    case 4: return {Full(16, 1, 300), Local(GroupKind::kRecurrent, 48, 0, 1, 700)};
+    case 5:
+      return {Full(16, 2, 96), Local(GroupKind::kSlidingWindow, 16, 40, 2, 120),
+              Local(GroupKind::kRecurrent, 32, 0, 1, 300)};
+    case 6: return {Local(GroupKind::kRecurrent, 16, 0, 1, 300)};
+    case 7: return {Full(32, 1, 200), Local(GroupKind::kChunkedLocal, 16, 64, 1, 160)};
+    default: return {Full(16, 2, 96)};
+  }
+}
 
 service::Registration EngineShape::RegistrationOf(std::uint32_t process) const {
   service::Registration registration;
@@ -30,12 +60,15 @@ service::Registration EngineShape::RegistrationOf(std::uint32_t process) const {
   registration.shard_count = shards;
   registration.computation = DigestOf(1, model);
   registration.name = fmt::format("{}/{}", name, process);
-  if (!IsWorker(process)) return registration;
+  if (!IsWorker(process)) {
+    if (groups().size() > 1) registration.groups = groups();  // the rules that it expects
+    return registration;
+  }
   registration.role = IsScheduler(process) ? service::Role::kBoth : service::Role::kWorker;
   registration.rank = Rank(RankOf(process));
   registration.shard = ShardOf(process);
   registration.representation = DigestOf(2, model);
-  registration.groups = {GroupOf(model)};
+  registration.groups = groups();
   return registration;
 }
 
@@ -67,6 +100,12 @@ Shape MakeShape(std::uint64_t seed) {
       {.name = "sharded", .model = 0, .world = 2, .shards = 2, .own_scheduler = true},
       {.name = "replicas", .model = 1, .world = 2, .shards = 1, .own_scheduler = false},
       {.name = "large", .model = 2, .world = 1, .shards = 1, .own_scheduler = false},
+      {.name = "hybrid", .model = 3, .world = 1, .shards = 1, .own_scheduler = true},
+      {.name = "old", .model = 3, .world = 1, .shards = 1, .own_scheduler = false, .abi = wire::kAbiMin},
+      {.name = "mixed", .model = 5, .world = 2, .shards = 2, .own_scheduler = false},
+      {.name = "stateful", .model = 4, .world = 2, .shards = 1, .own_scheduler = true},
+      {.name = "states", .model = 6, .world = 1, .shards = 1, .own_scheduler = true},
+      {.name = "chunked", .model = 7, .world = 2, .shards = 2, .own_scheduler = true},
   };
   // Two or three different ones, in turn order from a random start.
   const std::uint64_t first = prng.Below(kinds.size());
@@ -84,6 +123,28 @@ Shape MakeShape(std::uint64_t seed) {
   shape.corrupting = prng.Below(3) == 0;
   shape.manager_crashes = prng.Below(2) == 0;
   return shape;
+}
+
+std::uint64_t Shape::largest_block_bytes() const {
+  std::uint64_t most = 0;
+  for (const EngineShape& engine : engines) {
+    std::uint64_t bytes = 0;
+    for (const state::GroupShape& group : engine.groups()) {
+      bytes += pool::Pool::SlotBytes(copy::SlotBytes(group.page_count, group.page_bytes)) * engine.shards;
+    }
+    most = std::max(most, bytes);
+  }
+  return most;
+}
+
+std::uint64_t Shape::largest_slot_bytes() const {
+  std::uint64_t most = 0;
+  for (const EngineShape& engine : engines) {
+    for (const state::GroupShape& group : engine.groups()) {
+      most = std::max(most, pool::Pool::SlotBytes(copy::SlotBytes(group.page_count, group.page_bytes)));
+    }
+  }
+  return most;
 }
 
 std::vector<state::BlockHash> MakeChain(std::uint64_t family, std::uint64_t branch, std::uint64_t branch_at,

@@ -24,7 +24,7 @@ inline constexpr std::uint64_t kEpochNs = std::uint64_t{1} << 60U;
 // One engine: ranks, whether its scheduler is a process of its own, how old its client is.
 struct EngineShape {
   std::string name;
-  std::uint32_t model = 0;
+  std::uint32_t model = 0;  // what it computes, and which cache groups that takes
   std::uint32_t world = 1;
   std::uint32_t shards = 1;
   bool own_scheduler = false;
@@ -35,6 +35,7 @@ struct EngineShape {
   bool IsWorker(std::uint32_t process) const { return !own_scheduler || process > 0; }
   std::uint32_t RankOf(std::uint32_t process) const { return own_scheduler ? process - 1 : process; }
   std::uint32_t ShardOf(std::uint32_t process) const { return RankOf(process) % shards; }
+  std::vector<state::GroupShape> groups() const;
   service::Registration RegistrationOf(std::uint32_t process) const;
 };
 
@@ -51,6 +52,10 @@ struct Shape {
   bool backed = false;         // blocks are saved behind the pool and loaded again
   bool corrupting = false;     // bytes of the pool are overwritten now and then
   bool manager_crashes = false;
+
+  // A block of the engine that keeps most of one, in all its groups and shards; a slot that is the largest.
+  std::uint64_t largest_block_bytes() const;
+  std::uint64_t largest_slot_bytes() const;
 };
 
 Shape MakeShape(std::uint64_t seed);

@@ -35,8 +35,10 @@ class Store {
   }
 
  private:
-  using Key = std::pair<state::Digest, std::pair<state::BlockHash, std::uint32_t>>;
-  static Key KeyOf(const service::ComponentKey& key) { return {key.namespace_digest, {key.hash, key.shard}}; }
+  using Key = std::pair<std::pair<state::Digest, state::BlockHash>, std::pair<std::uint32_t, std::uint32_t>>;
+  static Key KeyOf(const service::ComponentKey& key) {
+    return {{key.namespace_digest, key.hash}, {key.group, key.shard}};
+  }
 
   std::map<Key, Saved> saved_;
 };

@@ -13,6 +13,7 @@ constexpr int kSettleRounds = 4000;
 void Coverage::Add(const Coverage& other) {
   steps += other.steps;
   restored += other.restored;
+  restored_groups += other.restored_groups;
   mismatched += other.mismatched;
   false_alarms += other.false_alarms;
   late_answers += other.late_answers;
@@ -20,6 +21,10 @@ void Coverage::Add(const Coverage& other) {
   loads_ok += other.loads_ok;
   loads_bad += other.loads_bad;
   claims += other.claims;
+  claims_by_others += other.claims_by_others;
+  unregistered += other.unregistered;
+  detached_holding += other.detached_holding;
+  drained += other.drained;
   too_late += other.too_late;
   given_up += other.given_up;
   process_crashes += other.process_crashes;
@@ -209,6 +214,10 @@ void World::CountLife() {
   coverage_.loads_bad += service.loads_short + service.loads_failed + service.loads_mismatch;
   coverage_.claims += service.claims;
   coverage_.too_late += service.tickets_late;
+  coverage_.claims_by_others += oracle_.claims_by_others();
+  coverage_.unregistered += manager_->counts().unregistered;
+  coverage_.detached_holding += manager_->counts().detached_holding;
+  coverage_.drained += manager_->counts().drained;
 }
 
 std::vector<state::BlockHash> World::AnyChain(std::size_t engine) {

@@ -35,6 +35,7 @@ struct EngineState {
 struct Coverage {
   std::uint64_t steps = 0;
   std::uint64_t restored = 0;
+  std::uint64_t restored_groups = 0;  // of engines with several cache groups
   std::uint64_t mismatched = 0;
   std::uint64_t false_alarms = 0;
   std::uint64_t late_answers = 0;
@@ -42,6 +43,10 @@ struct Coverage {
   std::uint64_t loads_ok = 0;
   std::uint64_t loads_bad = 0;
   std::uint64_t claims = 0;
+  std::uint64_t claims_by_others = 0;
+  std::uint64_t unregistered = 0;
+  std::uint64_t detached_holding = 0;
+  std::uint64_t drained = 0;
   std::uint64_t too_late = 0;
   std::uint64_t given_up = 0;
   std::uint64_t process_crashes = 0;
