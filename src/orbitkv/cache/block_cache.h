@@ -112,6 +112,7 @@ struct CommitRequest {
   std::uint64_t checksum = 0;
   std::uint32_t prompt_tokens = 0;
   std::uint32_t answer_tokens = 0;
+  bool saved = false;  // it came from behind the pool
 };
 
 enum class CommitOutcome : std::uint8_t {
@@ -130,7 +131,12 @@ struct PlanSlot {
   std::uint64_t checksum = 0;
   std::uint32_t payload_bytes = 0;  // as in the ComponentSpec
   std::uint32_t slab = 0;
+  std::optional<state::BlockHash> parent{};  // as committed
+  std::uint32_t depth = 0;
 };
+
+// Whether a component is kept behind the pool, too.
+enum class SaveState : std::uint8_t { kNot, kUnderWay, kSaved };
 
 enum class DropReason : std::uint8_t {
   kChecksum,  // the bytes are wrong; counted against the slot, which is retired at the second time
@@ -146,6 +152,7 @@ struct CacheCounters {
   std::uint64_t lost_commits = 0;
   std::uint64_t aborted = 0;          // reservations given back
   std::uint64_t evictions = 0;        // blocks evicted
+  std::uint64_t evicted_unsaved = 0;  // of those, that waited to be saved
   std::uint64_t reclaimed_slabs = 0;  // times that room of other slot sizes was taken
   std::uint64_t incomplete = 0;       // blocks that lacked a component for too long
   std::uint64_t dropped_corrupt = 0;  // components dropped because of record or payload
@@ -227,6 +234,17 @@ class BlockCache {
   Status ClearSuspect(BlockRef ref, std::uint32_t component);
   Status Drop(BlockRef ref, std::uint32_t component, DropReason reason);
 
+  // ---- saving behind the pool; nothing of it survives the block ----
+  // The block with the groups that are complete, as LookUp without being counted.
+  BlockUse Peek(NamespaceRow row, const state::BlockHash& hash) const;
+  // While it waits, room is made from other blocks of about the same worth. False when it waits already, or is gone.
+  bool AwaitSave(BlockRef ref);
+  void EndAwaitSave(BlockRef ref);
+  // Appends the components of these groups that are here and neither saved nor under way.
+  void Unsaved(const BlockUse& use, std::vector<std::uint32_t>& components) const;
+  // Of the component in that slot; nothing when it is another one by now.
+  void SetSaveState(BlockRef ref, std::uint32_t component, std::uint64_t generation, SaveState state);
+
   // Finds blocks that stay incomplete. Cheap; call it with every timer.
   void Tick(std::uint64_t now_ns);
   // When Tick has something to do next; none when nothing waits.
@@ -250,6 +268,7 @@ class BlockCache {
     std::uint32_t next = kNone;   // slot of the same entry
     std::uint32_t component = 0;
     SlotUse use = SlotUse::kNone;
+    SaveState save = SaveState::kNot;
   };
 
   // What is evicted as one: all of a block, or its sparse groups alone.
@@ -282,6 +301,7 @@ class BlockCache {
     bool candidate = false;
     bool sparse_candidate = false;
     bool partial = false;  // a sparse group has some of its shards only
+    bool awaits_save = false;
     Lateness lateness = Lateness::kNotWaiting;
   };
   static_assert(sizeof(Entry) == 128);
@@ -376,6 +396,7 @@ class BlockCache {
   void Evict(std::uint32_t entry, Part part);
   void DropPartialGroups(std::uint32_t entry);
   std::optional<std::uint32_t> Victim(const Lane& lane) const;
+  std::uint32_t CheapVictim(const Lane& lane);
   std::uint64_t LastUse(std::uint32_t entry, Part part) const;
   pool::SlotIndex SlotOf(std::uint32_t entry, Part part) const;
   Part PartOfSlot(std::uint32_t slot) const;

@@ -107,6 +107,7 @@ void BlockCache::Attach(std::uint32_t index, std::uint32_t slot, const CommitReq
   SlotNode& node = nodes_[slot];
   node.owner = index;
   node.use = SlotUse::kPresent;
+  node.save = request.saved ? SaveState::kSaved : SaveState::kNot;
   node.next = entry.first_slot;
   entry.first_slot = slot;
   --gauges_.reserved_slots;

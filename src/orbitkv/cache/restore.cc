@@ -26,12 +26,15 @@ Result<PlanSlot> BlockCache::PlanAny(BlockRef ref, std::uint32_t component, bool
     return Fail(Code::kCorrupt, "the slot's record is damaged; the block was dropped", slot, generation);
   }
   ORBITKV_ASSIGN_OR_RETURN(const pool::Slot place, pool_.Locate(pool::SlotIndex(slot), generation));
+  const bool first = record->depth < namespaces_[entry->row.value()].groups[spec.group].spec.ratio;
   return PlanSlot{.slot = place.index,
                   .offset = place.offset,
                   .generation = generation,
                   .checksum = record->checksum,
                   .payload_bytes = spec.slot_bytes,
-                  .slab = place.slab.value()};
+                  .slab = place.slab.value(),
+                  .parent = first ? std::nullopt : std::optional(record->parent),
+                  .depth = record->depth};
 }
 
 Status BlockCache::MarkSuspect(BlockRef ref, std::uint32_t component) {

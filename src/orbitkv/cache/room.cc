@@ -3,6 +3,7 @@
 // In this order: blocks that stayed incomplete; the coldest leaf whose slots have the wanted size; when there is none,
 // a whole slab of other sizes; at last leases are revoked. A size that evicts its own blocks while colder ones of other
 // sizes lie in the pool takes a slab from those now and then, so that the pool follows the load.
+#include <array>
 #include <limits>
 
 #include "orbitkv/base/check.h"
@@ -14,6 +15,7 @@ namespace {
 constexpr std::uint32_t kLateTries = 4;      // late blocks looked at: pinned ones are passed over
 constexpr std::uint32_t kWindowTries = 8;    // windows looked at for one reservation
 constexpr std::uint32_t kEntryTries = 64;    // evictions for one entry of the index
+constexpr std::size_t kSaveTries = 8;        // victims passed over because they wait to be saved
 constexpr std::uint32_t kReclaimEvery = 32;  // own evictions between two slabs taken from colder sizes
 
 }  // namespace
@@ -23,6 +25,7 @@ void BlockCache::Evict(std::uint32_t index, Part part) {
   const Entry& entry = entries_[index];
   ORBITKV_CHECK(IsEvictable(entry));
   ++counters_.evictions;
+  if (entry.awaits_save) ++counters_.evicted_unsaved;
   if (part == Part::kWhole) {
     while (entry.present > 0) Detach(index, entry.first_slot);
   } else {
@@ -48,6 +51,21 @@ void BlockCache::DropPartialGroups(std::uint32_t index) {
 
 std::optional<std::uint32_t> BlockCache::Victim(const Lane& lane) const {
   return (lane.part == Part::kWhole ? policy_ : sparse_policy_)->Victim(lane.policy_lane);
+}
+
+// The lane has a victim. Among the next few, which are about as cold, one that does not wait to be saved is taken: what
+// waits will be found behind the pool soon. Nothing ever waits for it.
+std::uint32_t BlockCache::CheapVictim(const Lane& lane) {
+  EvictionPolicy& policy = PolicyOf(lane.part);
+  std::array<std::uint32_t, kSaveTries> passed{};
+  std::size_t count = 0;
+  auto victim = Victim(lane);
+  for (; victim && entries_[*victim].awaits_save && count < kSaveTries; victim = Victim(lane)) {
+    policy.OnNoCandidate(*victim);
+    passed[count++] = *victim;
+  }
+  for (std::size_t i = 0; i < count; ++i) policy.OnCandidate(passed[i]);
+  return count > 0 && (!victim || entries_[*victim].awaits_save) ? passed[0] : victim.value();
 }
 
 std::uint64_t BlockCache::LastUse(std::uint32_t index, Part part) const {
@@ -165,7 +183,7 @@ bool BlockCache::MakeRoom(std::uint64_t slot_bytes) {
   const std::uint32_t victim = Victim(lanes_[lane]).value();
   if (ReclaimColder(slot_bytes, lane, LastUse(victim, part))) return true;
   ++lanes_[lane].evictions_since_reclaim;
-  Evict(victim, part);
+  Evict(CheapVictim(lanes_[lane]), part);
   return true;
 }
 

@@ -62,6 +62,12 @@ std::string ApplyHugePages(Config& config, std::string_view text) {
   return {};
 }
 
+std::string ApplyWritePolicy(Config& config, std::string_view text) {
+  if (text != "off" && text != "all" && text != "reuse") return fmt::format("'{}' is none of off, all, reuse", text);
+  config.ssd_write_policy = text == "off" ? WritePolicy::kOff : text == "all" ? WritePolicy::kAll : WritePolicy::kReuse;
+  return {};
+}
+
 std::string ApplyLogLevel(Config& config, std::string_view text) {
   constexpr std::array<std::pair<std::string_view, log::Level>, 5> kLevels = {{{"debug", log::Level::kDebug},
                                                                                {"info", log::Level::kInfo},
@@ -96,6 +102,8 @@ constexpr std::array kSettings = {
             ApplyNumber<&Config::load_budget_percent>},
     Setting{"publish_budget_percent", "N", "of the pool, reserved by one session (default 25)",
             ApplyNumber<&Config::publish_budget_percent>},
+    Setting{"ssd_write_policy", "off|all|reuse", "which blocks are saved behind the pool (default all)",
+            ApplyWritePolicy},
     Setting{"lease_ms", "N", "life of a found lease after its last renewal (default 10000)",
             ApplyNumber<&Config::lease_ms>},
     Setting{"lock_wait_ms", "N", "wait for a killed Manager to free its lock (default 30000)",

@@ -26,6 +26,8 @@
 namespace orbitkv::manager {
 
 enum class HugePages : std::uint8_t { kAuto, kOff };
+// What is saved behind the pool: nothing, all that engines store, or what is used again.
+enum class WritePolicy : std::uint8_t { kOff, kAll, kReuse };
 
 struct Config {
   std::string socket;  // path of the bootstrap socket; its directory is made with mode 0700
@@ -40,8 +42,9 @@ struct Config {
   std::uint32_t session_lease_budget_percent = 100;  // of the pool, found blocks of one session, within its instance's
   std::uint32_t load_budget_percent = 25;            // of the pool, being read from what lies behind it
   std::uint32_t publish_budget_percent = 25;         // of the pool, slots reserved by one session
-  std::uint32_t lease_ms = 10'000;                   // of a found lease, from its last renewal
-  std::uint32_t lock_wait_ms = 30'000;               // for a killed Manager's lock to be free
+  WritePolicy ssd_write_policy = WritePolicy::kAll;
+  std::uint32_t lease_ms = 10'000;      // of a found lease, from its last renewal
+  std::uint32_t lock_wait_ms = 30'000;  // for a killed Manager's lock to be free
   log::Level log_level = log::Level::kInfo;
 
   // One line for people, empty when the settings fit together.

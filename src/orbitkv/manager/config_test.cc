@@ -53,6 +53,9 @@ TEST_F(ConfigTest, FlagsWinOverVariablesOverFileOverDefaults) {
   EXPECT_EQ(config.spin_us, 7U);
   EXPECT_EQ(config.log_level, log::Level::kError);
   EXPECT_EQ(config.lease_ms, 10'000U);
+  EXPECT_EQ(config.ssd_write_policy, WritePolicy::kAll);
+  EXPECT_EQ(Good({"--ssd-write-policy", "reuse"}).ssd_write_policy, WritePolicy::kReuse);
+  EXPECT_THAT(Bad({"--ssd-write-policy", "some"}), HasSubstr("off, all, reuse"));
   EXPECT_EQ(config.socket, "/run/user/7/orbitkv/manager.sock");
 }
 

@@ -53,6 +53,14 @@ constexpr Figure64<service::Counters> kServiceCounters[] = {
     {"orbitkv_loads_mismatch_total", "Components read with other bytes than saved.",
      &service::Counters::loads_mismatch},
     {"orbitkv_loaded_bytes_total", "Bytes loaded.", &service::Counters::loaded_bytes},
+    {"orbitkv_saves_ok_total", "Components saved behind the pool.", &service::Counters::saves_ok},
+    {"orbitkv_saved_bytes_total", "Bytes saved behind the pool.", &service::Counters::saved_bytes},
+    {"orbitkv_saves_already_there_total", "Components not saved: behind the pool already.",
+     &service::Counters::saves_already_there},
+    {"orbitkv_saves_no_room_total", "Components not saved: no room behind the pool.",
+     &service::Counters::saves_no_room},
+    {"orbitkv_saves_failed_total", "Components not saved: writing failed.", &service::Counters::saves_failed},
+    {"orbitkv_saves_dropped_total", "Blocks not saved: too many in line.", &service::Counters::saves_dropped},
     {"orbitkv_leases_expired_total", "Found leases that expired.", &service::Counters::leases_expired},
     {"orbitkv_leases_revoked_total", "Found leases revoked for room.", &service::Counters::leases_revoked},
     {"orbitkv_grants_total", "Restores begun.", &service::Counters::grants},
@@ -95,6 +103,9 @@ constexpr Figure64<service::Gauges> kServiceGauges[] = {
     {"orbitkv_tombstones", "Ended look-ups that are remembered.", &service::Gauges::tombstones},
     {"orbitkv_loads", "Components being read.", &service::Gauges::loads},
     {"orbitkv_load_bytes", "Bytes of slots being read into.", &service::Gauges::load_bytes},
+    {"orbitkv_saves_in_line", "Blocks that wait to be saved.", &service::Gauges::saves_in_line},
+    {"orbitkv_saves", "Components being saved.", &service::Gauges::saves},
+    {"orbitkv_save_bytes", "Bytes of slots being saved.", &service::Gauges::save_bytes},
     {"orbitkv_leases", "Found leases.", &service::Gauges::leases},
     {"orbitkv_leases_remembered", "Expired leases whose hashes are kept.", &service::Gauges::leases_remembered},
     {"orbitkv_hashes_held", "Hashes kept for look-ups and leases.", &service::Gauges::hashes},
@@ -115,6 +126,8 @@ constexpr Figure64<cache::CacheCounters> kCacheCounters[] = {
     {"orbitkv_cache_inserts_total", "Blocks that became complete.", &cache::CacheCounters::inserts},
     {"orbitkv_cache_commits_total", "Components stored.", &cache::CacheCounters::commits},
     {"orbitkv_cache_evictions_total", "Blocks evicted.", &cache::CacheCounters::evictions},
+    {"orbitkv_cache_evicted_unsaved_total", "Of those, that waited to be saved.",
+     &cache::CacheCounters::evicted_unsaved},
     {"orbitkv_cache_reclaimed_slabs_total", "Times room of other slot sizes was taken.",
      &cache::CacheCounters::reclaimed_slabs},
     {"orbitkv_cache_incomplete_total", "Blocks that lacked a shard for too long.", &cache::CacheCounters::incomplete},
@@ -167,6 +180,8 @@ void EmitLimits(MetricSink& sink, const service::Limits& limits) {
   sink.Gauge("orbitkv_limit_reserved_bytes_per_session", "Most bytes reserved by one session.",
              static_cast<double>(limits.reserved_bytes_per_session()));
   sink.Gauge("orbitkv_limit_load_bytes", "Most bytes being read at once.", static_cast<double>(limits.load_bytes()));
+  sink.Gauge("orbitkv_limit_save_bytes", "Most bytes being saved at once.",
+             static_cast<double>(limits.save_bytes_in_flight()));
   sink.Gauge("orbitkv_limit_operations", "Most look-ups and kept answers.", limits.operations_total);
 }
 
@@ -194,6 +209,15 @@ void EmitSessions(MetricSink& sink, const service::Service& service) {
     sink.Counter("orbitkv_session_false_alarms_total", "Mismatches it reported on blocks that were right.",
                  static_cast<double>(session.false_alarms), labels);
   }
+}
+
+service::SavePolicy SavePolicyOf(WritePolicy policy) {
+  switch (policy) {
+    case WritePolicy::kOff: break;
+    case WritePolicy::kAll: return service::SavePolicy::kAll;
+    case WritePolicy::kReuse: return service::SavePolicy::kReuse;
+  }
+  return service::SavePolicy::kOff;
 }
 
 std::uint32_t SlotsFor(const Config& config) {
@@ -233,6 +257,7 @@ Result<std::unique_ptr<Core>> Core::Create(const Config& config, std::uint64_t s
   limits.load_percent = config.load_budget_percent;
   limits.warm_up_percent = std::min(limits.warm_up_percent, limits.load_percent);
   limits.reserved_percent_per_session = config.publish_budget_percent;
+  limits.save_policy = SavePolicyOf(config.ssd_write_policy);
   ORBITKV_TRY(limits.Validate());
 
   cache::CacheConfig cache_config;

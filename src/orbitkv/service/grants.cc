@@ -138,6 +138,7 @@ Status Grants::PinSome(Instance& instance, Beginning& beginning, std::uint64_t n
     if (!cache_.PinGranted(use)) return Fail(Code::kNotFound, "a block of the lease is no longer served", first + i);
     instance.leased.Add(use.ref, bytes);
     begun.uses.push_back(use);
+    saves_.Used(space, hashes[i], use);
   }
   begun.hashes.insert(begun.hashes.end(), hashes.begin(), hashes.end());
   cache_.Touch(std::span(begun.uses).subspan(first), now_ns);

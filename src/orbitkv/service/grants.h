@@ -27,6 +27,7 @@
 #include "orbitkv/service/leases.h"
 #include "orbitkv/service/limits.h"
 #include "orbitkv/service/registry.h"
+#include "orbitkv/service/saves.h"
 #include "orbitkv/service/types.h"
 #include "orbitkv/service/verifications.h"
 #include "orbitkv/wire/commands.h"
@@ -35,9 +36,20 @@ namespace orbitkv::service {
 
 class Grants {
  public:
-  Grants(const Limits& limits, cache::BlockCache& cache, Leases& leases, Verifications& verifications,
-         Counters& counters)
-      : limits_(limits), cache_(cache), leases_(leases), verifications_(verifications), counters_(counters) {}
+  struct Parts {
+    cache::BlockCache& cache;
+    Leases& leases;
+    Saves& saves;
+    Verifications& verifications;
+    Counters& counters;
+  };
+  Grants(const Limits& limits, const Parts& parts)
+      : limits_(limits),
+        cache_(parts.cache),
+        leases_(parts.leases),
+        saves_(parts.saves),
+        verifications_(parts.verifications),
+        counters_(parts.counters) {}
 
   // Sessions are registered and have nothing of this running. A step looks at no more than Limits::step_hashes blocks.
   Result<BeginProgress> Begin(Session& session, LeaseId lease, const wire::BeginView& begin, GrantId grant,
@@ -114,6 +126,7 @@ class Grants {
   const Limits& limits_;
   cache::BlockCache& cache_;
   Leases& leases_;
+  Saves& saves_;
   Verifications& verifications_;
   Counters& counters_;
   GrantMap grants_;

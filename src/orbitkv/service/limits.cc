@@ -32,6 +32,12 @@ Status Limits::Validate() const {
   if (warm_up_percent > load_percent) {
     return Fail(Code::kInvalid, "warm_up_percent is above load_percent", warm_up_percent, load_percent);
   }
+  if (save_bytes == 0) return Fail(Code::kInvalid, "save_bytes is 0");
+  if (save_percent == 0 || save_percent > 100) {
+    return Fail(Code::kInvalid, "save_percent is not in 1 to 100", save_percent);
+  }
+  if (save_queue == 0) return Fail(Code::kInvalid, "save_queue is 0");
+  if (save_sketch_blocks == 0) return Fail(Code::kInvalid, "save_sketch_blocks is 0");
   if (reserved_percent_per_session == 0 || reserved_percent_per_session > 100) {
     return Fail(Code::kInvalid, "reserved_percent_per_session is not in 1 to 100", reserved_percent_per_session);
   }

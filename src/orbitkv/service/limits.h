@@ -5,11 +5,19 @@
 // Invariant: fixed for the life of a Service.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "orbitkv/base/result.h"
 
 namespace orbitkv::service {
+
+// Which blocks are kept behind the pool.
+enum class SavePolicy : std::uint8_t {
+  kOff,
+  kAll,    // every block that an engine stores
+  kReuse,  // those that are used again
+};
 
 struct Limits {
   std::uint64_t pool_bytes = 0;  // what the shares below are shares of
@@ -40,6 +48,12 @@ struct Limits {
   std::uint32_t grants_per_instance = 4096;  // that still hold a pin
   std::uint32_t ended_grants_remembered = 16'384;  // per instance: told "gone", and their ids not taken again
 
+  SavePolicy save_policy = SavePolicy::kOff;
+  std::uint64_t save_bytes = 64U << 20U;         // being written behind the pool, and never more than save_percent
+  std::uint32_t save_percent = 10;               // of pool_bytes, which cannot be evicted meanwhile
+  std::uint32_t save_queue = 65'536;             // blocks that wait to be saved
+  std::uint64_t save_sketch_blocks = 1U << 20U;  // kReuse: blocks that are told apart, two bytes each
+
   std::uint32_t reservations_per_session = 256;
   std::uint32_t reserved_percent_per_session = 25;  // of pool_bytes, slots being written
   std::uint32_t admissions_remembered = 65'536;     // per instance
@@ -49,6 +63,7 @@ struct Limits {
   std::uint64_t lease_bytes_per_session() const { return pool_bytes / 100 * lease_percent_per_session; }
   std::uint64_t load_bytes() const { return pool_bytes / 100 * load_percent; }
   std::uint64_t warm_up_bytes() const { return pool_bytes / 100 * warm_up_percent; }
+  std::uint64_t save_bytes_in_flight() const { return std::min(save_bytes, pool_bytes / 100 * save_percent); }
   std::uint64_t reserved_bytes_per_session() const { return pool_bytes / 100 * reserved_percent_per_session; }
 
   Status Validate() const;

@@ -68,7 +68,7 @@ Loads::Start Loads::Begin(const Namespace& space, const state::BlockHash& hash, 
                      .slot_bytes = outcome.slot.slot_bytes});
     requests.push_back({.id = next_id_ + requests.size(),
                         .key = {space.digest, hash, 0, shard, payload_bytes},
-                        .shape = {space.groups[0].page_count, space.groups[0].page_bytes},
+                        .shape = space.ShapeOf(0),
                         .offset = outcome.slot.offset,
                         .generation = outcome.slot.generation});
   }
@@ -106,6 +106,7 @@ std::optional<Loads::Ended> Loads::Done(std::uint64_t id, LoadResult result, std
     commit.slot = read.slot;
     commit.generation = read.generation;
     commit.checksum = read.checksum;
+    commit.saved = true;
     static_cast<void>(cache_.Commit(commit, now_ns));
   } else {
     ++(result == LoadResult::kOk      ? counters_.loads_mismatch

@@ -23,6 +23,7 @@
 #include "orbitkv/base/units.h"
 #include "orbitkv/service/block_account.h"
 #include "orbitkv/service/limits.h"
+#include "orbitkv/service/source.h"
 #include "orbitkv/service/types.h"
 #include "orbitkv/state/contract.h"
 #include "orbitkv/state/identity.h"
@@ -42,6 +43,9 @@ struct Namespace {
   }
   // One group that is stored whole, a component for every hash: what is here of a prefix is usable.
   bool single() const { return contract.group_count() == 1 && contract.ratio(0) == 1 && contract.IsDense(0); }
+  ComponentShape ShapeOf(std::uint32_t of_group) const {
+    return {.page_count = groups[of_group].page_count, .page_bytes = groups[of_group].page_bytes};
+  }
   // With all components.
   std::uint64_t block_bytes() const {
     std::uint64_t bytes = 0;

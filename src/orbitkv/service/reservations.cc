@@ -209,7 +209,7 @@ wire::CommitOutcome Reservations::CommitBlock(Reservation& reservation, const wi
   const cache::CommitOutcome outcome = cache_.Commit(request, now_ns);
   CloseSlot(reservation, block);
   switch (outcome) {
-    case cache::CommitOutcome::kStored: return wire::CommitOutcome::kStored;
+    case cache::CommitOutcome::kStored: saves_.Stored(space, request.hash); return wire::CommitOutcome::kStored;
     case cache::CommitOutcome::kAlreadyThere: return wire::CommitOutcome::kAlreadyThere;
     case cache::CommitOutcome::kLost: break;
   }

@@ -20,6 +20,7 @@
 #include "orbitkv/service/admissions.h"
 #include "orbitkv/service/limits.h"
 #include "orbitkv/service/registry.h"
+#include "orbitkv/service/saves.h"
 #include "orbitkv/service/types.h"
 #include "orbitkv/wire/commands.h"
 
@@ -27,8 +28,8 @@ namespace orbitkv::service {
 
 class Reservations {
  public:
-  Reservations(const Limits& limits, cache::BlockCache& cache, Counters& counters)
-      : limits_(limits), cache_(cache), counters_(counters) {}
+  Reservations(const Limits& limits, cache::BlockCache& cache, Saves& saves, Counters& counters)
+      : limits_(limits), cache_(cache), saves_(saves), counters_(counters) {}
 
   // Sessions are registered.
   Result<ReserveOutcome> Start(Session& session, const wire::ReserveView& reserve, std::uint64_t now_ns,
@@ -88,6 +89,7 @@ class Reservations {
 
   const Limits& limits_;
   cache::BlockCache& cache_;
+  Saves& saves_;
   Counters& counters_;
   std::map<SessionId, Reserve> running_;
   std::map<SessionId, OpenCommit> committing_;

@@ -13,6 +13,7 @@
 #include "orbitkv/service/operations.h"
 #include "orbitkv/service/registry.h"
 #include "orbitkv/service/reservations.h"
+#include "orbitkv/service/saves.h"
 #include "orbitkv/service/verifications.h"
 
 namespace orbitkv::service {
@@ -22,13 +23,16 @@ struct Service::Parts {
       : limits(service_limits),
         cache(block_cache),
         registry(limits,
-                 [this](NamespaceRow row) { return !loads.Uses(row) && cache.ForgetNamespace(row).has_value(); }),
+                 [this](NamespaceRow row) {
+                   return !loads.Uses(row) && !saves.Uses(row) && cache.ForgetNamespace(row).has_value();
+                 }),
         leases(limits, cache, lookups, counters),
         loads(limits, cache, counters),
         operations(limits, {cache, leases, loads, lookups, counters}),
+        saves(limits, cache, counters),
         verifications(limits, cache, counters),
-        grants(limits, cache, leases, verifications, counters),
-        reservations(limits, cache, counters) {}
+        grants(limits, {cache, leases, saves, verifications, counters}),
+        reservations(limits, cache, saves, counters) {}
 
   const Limits limits;
   cache::BlockCache& cache;
@@ -38,6 +42,7 @@ struct Service::Parts {
   Leases leases;
   Loads loads;
   Operations operations;
+  Saves saves;
   Verifications verifications;
   Grants grants;
   Reservations reservations;
@@ -324,15 +329,21 @@ Status Service::PublishAbort(SessionId session, ReservationId reservation, std::
 
 // ---- loading --------------------------------------------------------------------------------------------------------
 
-void Service::SetSource(const Source* source) { parts_->loads.SetSource(source); }
+void Service::SetSource(const Source* source) {
+  parts_->loads.SetSource(source);
+  parts_->saves.SetSource(source);
+}
 
 bool Service::Work(std::uint64_t now_ns) {
   parts_->operations.Work(parts_->At(now_ns));
   parts_->lookups.Work(parts_->limits.step_hashes);
+  parts_->saves.Work();
   return HasWork();
 }
 
-bool Service::HasWork() const { return parts_->operations.HasWork() || parts_->lookups.HasWork(); }
+bool Service::HasWork() const {
+  return parts_->operations.HasWork() || parts_->lookups.HasWork() || parts_->saves.HasWork();
+}
 
 std::vector<LoadRequest> Service::TakeLoads() { return parts_->loads.Take(); }
 
@@ -340,9 +351,12 @@ void Service::LoadDone(std::uint64_t id, LoadResult result, std::uint64_t checks
   parts_->operations.LoadDone(id, result, checksum, parts_->At(now_ns));
 }
 
-std::vector<SaveRequest> Service::TakeSaves() { return {}; }
+std::vector<SaveRequest> Service::TakeSaves() { return parts_->saves.Take(); }
 
-void Service::SaveDone(std::uint64_t, SaveResult, std::uint64_t now_ns) { parts_->At(now_ns); }
+void Service::SaveDone(std::uint64_t id, SaveResult result, std::uint64_t now_ns) {
+  parts_->At(now_ns);
+  parts_->saves.Done(id, result);
+}
 
 std::vector<SessionId> Service::TakeCompleted() { return parts_->operations.TakeCompleted(); }
 
@@ -389,6 +403,7 @@ Gauges Service::gauges() const {
   parts_->leases.Export(gauges);
   parts_->loads.Export(gauges);
   parts_->operations.Export(gauges);
+  parts_->saves.Export(gauges);
   parts_->grants.Export(gauges);
   parts_->reservations.Export(gauges);
   return gauges;

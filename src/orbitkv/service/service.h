@@ -13,10 +13,9 @@
 // Errors: kNotFound for a session that is not open or a lease that is gone, kRefused for what the session may not do,
 //         kInvalid for arguments that no registration allows, kBusy for a bound that is reached. After an error nothing
 //         has changed but counters, except where the call says otherwise.
-// Invariants: pins and reserved slots in the cache are exactly those of look-ups, leases, grants, reservations, loads
-// and
-//             verifications here; an armed pin and a reserved slot end only by their session's word, drain or death,
-//             never by time.
+// Invariants: pins and reserved slots in the cache are exactly those of look-ups, leases, grants, reservations, loads,
+//             saves and verifications here; an armed pin and a reserved slot end only by their session's word, drain or
+//             death, never by time.
 #pragma once
 
 #include <cstdint>

@@ -220,6 +220,8 @@ class World {
     EXPECT_EQ(gauges.tombstones, 0U);
     EXPECT_EQ(gauges.loads, 0U);
     EXPECT_EQ(gauges.load_bytes, 0U);
+    EXPECT_EQ(gauges.saves, 0U);
+    EXPECT_EQ(gauges.save_bytes, 0U);
     EXPECT_EQ(gauges.leases, 0U);
     EXPECT_EQ(gauges.leases_remembered, 0U);
     EXPECT_EQ(gauges.hashes, 0U);

@@ -126,6 +126,12 @@ struct Counters {
   std::uint64_t loads_failed = 0;
   std::uint64_t loads_mismatch = 0;  // other bytes than were saved
   std::uint64_t loaded_bytes = 0;
+  std::uint64_t saves_ok = 0;  // components
+  std::uint64_t saved_bytes = 0;
+  std::uint64_t saves_already_there = 0;
+  std::uint64_t saves_no_room = 0;  // behind the pool
+  std::uint64_t saves_failed = 0;
+  std::uint64_t saves_dropped = 0;  // blocks: too many in line
   std::uint64_t leases_expired = 0;
   std::uint64_t leases_revoked = 0;
   std::uint64_t grants = 0;
@@ -164,8 +170,11 @@ struct Gauges {
   std::uint64_t tickets_in_line = 0;  // for permits to load
   std::uint64_t warm_ups = 0;
   std::uint64_t tombstones = 0;
-  std::uint64_t loads = 0;       // components being read
-  std::uint64_t load_bytes = 0;  // of their slots
+  std::uint64_t loads = 0;          // components being read
+  std::uint64_t load_bytes = 0;     // of their slots
+  std::uint64_t saves_in_line = 0;  // blocks
+  std::uint64_t saves = 0;          // components being written behind the pool
+  std::uint64_t save_bytes = 0;     // of their slots
   std::uint64_t leases = 0;
   std::uint64_t leases_remembered = 0;  // expired, hashes kept
   std::uint64_t hashes = 0;             // held for the three above
