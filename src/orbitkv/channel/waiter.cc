@@ -52,12 +52,14 @@ void DispatcherWaiter::Sleep(std::uint64_t until_ns, const std::function<bool()>
   rung_count_ = 0;
   const auto done = [this, &has_work] { return TakeNotified() || has_work(); };
   if (options_.spin_ns > 0) {
-    const std::uint64_t spin_end = std::min(os::DeadlineAfter(options_.spin_ns), until_ns);
+    // The first looks do not wait for the clock: a client that asks again at once is heard then.
+    std::uint64_t spin_end = 0;
     do {
       for (int i = 0; i < kLooksPerClock; ++i) {
         if (done()) return;
         SpinPause();
       }
+      if (spin_end == 0) spin_end = std::min(os::DeadlineAfter(options_.spin_ns), until_ns);
     } while (os::MonotonicNs() < spin_end);
   }
   AnnounceSleep(asleep());

@@ -83,13 +83,13 @@ void Dispatcher::Run() {
 
 bool Dispatcher::Round() {
   ++rounds_;
-  bool worked = HandleEvents(os::MonotonicNs());
+  bool worked = HandleEvents();
   const std::size_t count = sessions_.size();
   if (count > 0) {
     first_turn_ = (first_turn_ + 1) % count;
     for (std::size_t i = 0; i < count; ++i) worked |= Turn(*sessions_[(first_turn_ + i) % count]);
   }
-  if (worked) SendToVerifier(os::MonotonicNs());
+  if (worked) SendToVerifier();
   if (const std::uint64_t deadline = NextDeadline(); deadline != os::kNoDeadline) {
     if (const std::uint64_t now_ns = os::MonotonicNs(); deadline <= now_ns) Tick(now_ns);
   }
@@ -150,10 +150,10 @@ void Dispatcher::SignalCompletions() {
 }
 
 bool Dispatcher::HasWork() const {
-  if (service_.HasWork()) return true;
-  return std::ranges::any_of(sessions_, [](const std::unique_ptr<Session>& session) {
+  const bool asked = std::ranges::any_of(sessions_, [](const std::unique_ptr<Session>& session) {
     return session->stepping || (session->channel != nullptr && session->channel->HasRequests());
   });
+  return asked || service_.HasWork();
 }
 
 bool Dispatcher::Turn(Session& session) {
@@ -205,7 +205,7 @@ void Dispatcher::Finish(Session& session, channel::RequestHandle handle, const C
   session.channel->Answer(handle, answer.status, answer.scalar0, answer.scalar1, answer.payload);
 }
 
-void Dispatcher::SendToVerifier(std::uint64_t now_ns) {
+void Dispatcher::SendToVerifier() {
   for (const service::VerifyRequest& request : service_.TakeVerifyRequests()) {
     Verifier::Job job;
     job.id = request.id;
@@ -215,7 +215,7 @@ void Dispatcher::SendToVerifier(std::uint64_t now_ns) {
     job.identity = {request.namespace_digest, request.hash, request.group, request.shard};
     job.slot_checksum = request.slot_checksum;
     // A slot that nobody can check is not served again.
-    if (!verifier_->Submit(job)) service_.VerifyDone(request.id, false, now_ns);
+    if (!verifier_->Submit(job)) service_.VerifyDone(request.id, false, os::MonotonicNs());
   }
 }
 

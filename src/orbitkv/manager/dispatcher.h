@@ -81,7 +81,7 @@ class Dispatcher final : public channel::BootstrapEvents {
   // Whether the session had something to do.
   bool Turn(Session& session);
   void Finish(Session& session, channel::RequestHandle handle, const CommandAnswer& answer);
-  bool HandleEvents(std::uint64_t now_ns);
+  bool HandleEvents();
   void Handle(SessionOpened& event, std::uint64_t now_ns);
   void Handle(FrameArrived& event, std::uint64_t now_ns);
   void Handle(SessionHungUp& event, std::uint64_t now_ns);
@@ -95,7 +95,7 @@ class Dispatcher final : public channel::BootstrapEvents {
   void Unregister(const Session& session, const FrameArrived& frame, std::uint64_t now_ns);
   void ReplyHealth(const FrameArrived& frame, std::uint64_t now_ns);
   void ReplyError(const FrameArrived& frame, Code code, std::string_view text);
-  void SendToVerifier(std::uint64_t now_ns);
+  void SendToVerifier();
   // Whether there was something to do behind the look-ups.
   bool Load();
   void SignalCompletions();

@@ -8,6 +8,7 @@
 #include "orbitkv/manager/dispatcher_session.h"
 #include "orbitkv/manager/lifecycle.h"
 #include "orbitkv/manager/version.h"
+#include "orbitkv/os/clock.h"
 #include "orbitkv/os/pidfd.h"
 #include "orbitkv/wire/commands.h"
 #include "orbitkv/wire/lifecycle.pb.h"
@@ -25,13 +26,15 @@ bool HoldsNothing(const service::Service& service, SessionId id) {
 
 }  // namespace
 
-bool Dispatcher::HandleEvents(std::uint64_t now_ns) {
+bool Dispatcher::HandleEvents() {
   queue_.Take(taken_);
+  if (taken_.empty()) return false;
+  const std::uint64_t now_ns = os::MonotonicNs();
   for (Event& event : taken_) {
     ++events_;
     std::visit([&](auto& one) { Handle(one, now_ns); }, event);
   }
-  return !taken_.empty();
+  return true;
 }
 
 void Dispatcher::Handle(SessionOpened& event, std::uint64_t) {

@@ -8,6 +8,7 @@
 // Errors: none.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -75,12 +76,15 @@ class EventQueue {
       }
     }
     events_.push_back(std::move(event));
+    some_.store(true, std::memory_order_release);
   }
 
   // Replaces out's content with everything that is queued.
   void Take(std::vector<Event>& out) ORBITKV_EXCLUDES(mutex_) {
     out.clear();
+    if (!some_.load(std::memory_order_acquire)) return;  // most often: a look costs no lock
     MutexLock lock(mutex_);
+    some_.store(false, std::memory_order_relaxed);
     std::swap(out, events_);
     frames_ = 0;
     frame_bytes_ = 0;
@@ -93,6 +97,7 @@ class EventQueue {
 
  private:
   Mutex mutex_;
+  std::atomic<bool> some_{false};
   std::vector<Event> events_ ORBITKV_GUARDED_BY(mutex_);
   std::size_t frames_ ORBITKV_GUARDED_BY(mutex_) = 0;
   std::size_t frame_bytes_ ORBITKV_GUARDED_BY(mutex_) = 0;
