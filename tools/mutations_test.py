@@ -23,7 +23,7 @@ class Mutations(unittest.TestCase):
 
     def test_they_break_the_core(self):
         for mutation in mutations.load():
-            self.assertRegex(mutation.file, r"^src/orbitkv/(pool|cache|service|manager)/\w+\.(cc|h)$")
+            self.assertRegex(mutation.file, r"^src/orbitkv/(state|wire|pool|cache|store|service|manager)/\w+\.(cc|h)$")
 
 
 if __name__ == "__main__":
