@@ -151,47 +151,27 @@ void Dispatcher::SignalCompletions() {
 
 bool Dispatcher::HasWork() const {
   const bool asked = std::ranges::any_of(sessions_, [](const std::unique_ptr<Session>& session) {
-    return session->stepping || (session->channel != nullptr && session->channel->HasRequests());
+    return session->turn.stepping() || (session->channel != nullptr && session->channel->HasRequests());
   });
   return asked || service_.HasWork();
 }
 
 bool Dispatcher::Turn(Session& session) {
   if (session.channel == nullptr) return false;
-  // Read for each request, right before it is judged: this process may have been stopped since the round began.
-  std::uint64_t now_ns = 0;
-  CommandAnswer answer;
-  bool worked = false;
-  std::uint32_t hashes = 0;
-  if (session.stepping) {
-    worked = true;
-    const auto progress = session.runner.Continue(session.request_deadline_ns, os::MonotonicNs(), answer);
-    if (progress == CommandRunner::Progress::kMore) return true;
-    if (answer.status == wire::AnswerStatus::kTimedOut) ++requests_expired_in_steps_;
-    session.stepping = false;
-    Finish(session, session.request, answer);
-    hashes = service_.limits().step_hashes;
-  }
-  for (std::uint32_t i = 0; i < kTurnRequests && hashes < service_.limits().step_hashes; ++i) {
-    if (!session.channel->HasRequests()) break;
-    worked = true;
-    now_ns = os::MonotonicNs();
-    const auto request = session.channel->Next(now_ns);
-    if (!request) break;
-    if (session.admin && request->command != wire::Command::kPing) {
-      answer = {};
-      answer.status = wire::AnswerStatus::kRefused;
-    } else if (session.runner.Start({request->command, request->scalar0, request->scalar1, request->args}, now_ns,
-                                    answer) == CommandRunner::Progress::kMore) {
-      session.stepping = true;
-      session.request = request->handle;
-      session.request_deadline_ns = request->deadline_ns;
-      break;
+  struct Host {
+    static std::uint64_t Now() { return os::MonotonicNs(); }
+    static void Begins(const channel::ReceivedRequest&) {}
+    void Continues() { continues = true; }
+    void Stepped(const CommandAnswer& answer, std::uint64_t) {
+      expired |= continues && !session.turn.stepping() && answer.status == wire::AnswerStatus::kTimedOut;
+      continues = false;
     }
-    hashes += session.runner.last_cost_hashes();
-    Finish(session, request->handle, answer);
-  }
-  if (worked) session.channel->FlushWake();
+    const Session& session;
+    bool continues = false;
+    bool expired = false;
+  } host{.session = session};
+  const bool worked = session.turn.Take(*session.channel, host);
+  if (host.expired) ++requests_expired_in_steps_;
   if (session.channel->broken() && !session.told_broken) {
     session.told_broken = true;
     waiter_.Unwatch(*session.channel);  // its doorbell may go on ringing
@@ -199,10 +179,6 @@ bool Dispatcher::Turn(Session& session) {
                  session.id.value(), session.channel->name());
   }
   return worked;
-}
-
-void Dispatcher::Finish(Session& session, channel::RequestHandle handle, const CommandAnswer& answer) {
-  session.channel->Answer(handle, answer.status, answer.scalar0, answer.scalar1, answer.payload);
 }
 
 void Dispatcher::SendToVerifier() {
@@ -227,8 +203,7 @@ Dispatcher::Session* Dispatcher::Find(SessionId id) {
 
 void Dispatcher::CloseChannel(Session& session, std::uint64_t now_ns) {
   if (session.channel == nullptr) return;
-  if (session.stepping) session.runner.Cancel(now_ns);
-  session.stepping = false;
+  session.turn.Close(now_ns);
   waiter_.Unwatch(*session.channel);
   const channel::ServerSessionStats& stats = session.channel->stats();
   past_.requests += stats.requests;

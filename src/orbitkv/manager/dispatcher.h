@@ -1,9 +1,8 @@
 // The one thread that decides: takes requests from every session's ring and events from other threads, asks the
 // service, answers, and sleeps when there is nothing to do.
 //
-// Each round gives every session one turn, in turn order: at most kTurnRequests requests and about as many hashes as
-// one step of the service; a command that needs more goes on in the session's next turn. Nothing here waits for a
-// client: answers go into its ring or are dropped.
+// Each round gives every session one turn (session_turn.h), in turn order. Nothing here waits for a client: answers go
+// into its ring or are dropped.
 //
 // Owns: the channel sessions, the service's state of them, its thread. Refers to core, waiter, bootstrap
 //       server, verifier and backing, which outlive it.
@@ -27,7 +26,6 @@
 #include "orbitkv/channel/bootstrap_server.h"
 #include "orbitkv/channel/waiter.h"
 #include "orbitkv/manager/backing.h"
-#include "orbitkv/manager/commands.h"
 #include "orbitkv/manager/core.h"
 #include "orbitkv/manager/events.h"
 #include "orbitkv/manager/metrics.h"
@@ -38,8 +36,6 @@ namespace orbitkv::manager {
 
 class Dispatcher final : public channel::BootstrapEvents {
  public:
-  static constexpr std::uint32_t kTurnRequests = 64;
-
   struct Parts {
     Core* core = nullptr;
     channel::DispatcherWaiter* waiter = nullptr;
@@ -80,7 +76,6 @@ class Dispatcher final : public channel::BootstrapEvents {
   void JudgeRings();
   // Whether the session had something to do.
   bool Turn(Session& session);
-  void Finish(Session& session, channel::RequestHandle handle, const CommandAnswer& answer);
   bool HandleEvents();
   void Handle(SessionOpened& event, std::uint64_t now_ns);
   void Handle(FrameArrived& event, std::uint64_t now_ns);

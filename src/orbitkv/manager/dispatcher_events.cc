@@ -1,6 +1,5 @@
 // The dispatcher's answers to what other threads tell it: sessions that come and go, lifecycle frames, memory,
 // verdicts.
-#include <algorithm>
 #include <string_view>
 
 #include "orbitkv/base/log.h"
@@ -17,12 +16,6 @@ namespace orbitkv::manager {
 namespace {
 
 constexpr const char* kTag = "session";
-
-bool HoldsNothing(const service::Service& service, SessionId id) {
-  const auto sessions = service.sessions();
-  const auto found = std::ranges::find(sessions, id, &service::SessionStatus::id);
-  return found == sessions.end() || (found->armed_ranks == 0 && found->reserved_bytes == 0);
-}
 
 }  // namespace
 
@@ -70,7 +63,7 @@ void Dispatcher::Handle(SessionHungUp& event, std::uint64_t now_ns) {
     return;
   }
   service_.DetachSession(session->id, now_ns);
-  if (!HoldsNothing(service_, session->id)) {
+  if (!service_.HoldsNothing(session->id)) {
     log::Info(kTag, "hung up session={} waiting for its process to end or to report drained", session->id.value());
     return;
   }

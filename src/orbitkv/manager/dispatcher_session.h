@@ -1,6 +1,6 @@
 // One session as the dispatcher keeps it: until its process is gone, also after its connection.
 // Owns: the channel's end of it. Threads: the dispatcher only. Blocks: no. Included by the dispatcher's sources alone.
-// Invariant: `request` is open exactly while `stepping`.
+// Invariant: the channel is open exactly while its connection is.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "orbitkv/channel/server_session.h"
-#include "orbitkv/manager/commands.h"
 #include "orbitkv/manager/dispatcher.h"
+#include "orbitkv/manager/session_turn.h"
 
 namespace orbitkv::manager {
 
@@ -18,15 +18,12 @@ struct Dispatcher::Session {
       : id(opened->id()),
         admin(opened->purpose() == wire::Purpose::kAdmin),
         channel(std::move(opened)),
-        runner(service, id, channel->abi()) {}
+        turn(service, *channel) {}
 
   const SessionId id;
   const bool admin;                                 // unknown to the service: asks for health only
   std::unique_ptr<channel::ServerSession> channel;  // null after the connection ended
-  CommandRunner runner;
-  bool stepping = false;  // the runner has more to do for `request`
-  channel::RequestHandle request;
-  std::uint64_t request_deadline_ns = 0;
+  SessionTurn turn;
   bool told_broken = false;
   bool told_muted = false;
   std::uint64_t muted_until_ns = 0;  // 0: its doorbell is listened to

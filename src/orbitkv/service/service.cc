@@ -143,6 +143,11 @@ void Service::EndSession(SessionId session, std::uint64_t now_ns) {
   parts_->Forget(parts_->registry.Close(session));
 }
 
+bool Service::HoldsNothing(SessionId session) const {
+  const Session* found = parts_->registry.Find(session);
+  return found == nullptr || (found->armed_ranks == 0 && found->reserved_bytes == 0);
+}
+
 std::optional<SessionId> Service::DrainSession(std::uint64_t token, std::uint64_t now_ns) {
   const Session* found = parts_->registry.FindToken(token);
   if (found == nullptr) return std::nullopt;

@@ -54,6 +54,8 @@ class Service {
   void DetachSession(SessionId session, std::uint64_t now_ns);
   // The process is proven dead, or everything it copied has drained: all that the session holds ends. Idempotent.
   void EndSession(SessionId session, std::uint64_t now_ns);
+  // Nobody of the session touches a slot: it may be ended although its process lives. True when it is not open.
+  bool HoldsNothing(SessionId session) const;
   // EndSession for the session of this token; which one, so that the caller can close its channel.
   std::optional<SessionId> DrainSession(std::uint64_t token, std::uint64_t now_ns);
 
