@@ -41,8 +41,10 @@ void PrintCoverage(const orbitkv::sim::Coverage& all) {
   fmt::print("tickets {}, loads {}, bad loads {}, too late {}, claims {}, by other processes {}\n", all.loading,
              all.loads_ok, all.loads_bad, all.too_late, all.claims, all.claims_by_others);
   fmt::print(
-      "restored with several groups {}, registered anew {}, connections lost by who may copy {}, reported drained {}\n",
-      all.restored_groups, all.unregistered, all.detached_holding, all.drained);
+      "saved {}, not saved {}, evicted unsaved {}, restored with several groups {}, registered anew {}, connections "
+      "lost by who may copy {}, reported drained {}\n",
+      all.saves_ok, all.saves_bad, all.evicted_unsaved, all.restored_groups, all.unregistered, all.detached_holding,
+      all.drained);
   fmt::print(
       "process crashes {}, Manager crashes {}, lost connections {}, damaged slots {}, mismatches {}, false alarms {}, "
       "dropped {}, given up {}, late answers {}\n",

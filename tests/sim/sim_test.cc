@@ -48,6 +48,9 @@ TEST(SimulationTest, ASweepGoesEverywhere) {
   EXPECT_GT(all.loading, 0U);
   EXPECT_GT(all.loads_ok, 0U);
   EXPECT_GT(all.loads_bad, 0U);
+  EXPECT_GT(all.saves_ok, 0U);
+  EXPECT_GT(all.saves_bad, 0U);
+  EXPECT_GT(all.evicted_unsaved, 0U);
   EXPECT_GT(all.claims, 0U);
   EXPECT_GT(all.claims_by_others, 0U);
   EXPECT_GT(all.restored_groups, 0U);

@@ -1,7 +1,6 @@
 #include "orbitkv/testing/sim/manager.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "orbitkv/base/check.h"
 #include "orbitkv/copy/pages.h"
@@ -9,9 +8,6 @@
 
 namespace orbitkv::sim {
 namespace {
-
-// What one session may do in one turn besides its hashes.
-constexpr std::uint32_t kTurnRequests = 8;
 
 template <typename T>
 T Must(Result<T> result) {
@@ -21,7 +17,7 @@ T Must(Result<T> result) {
 
 }  // namespace
 
-ManagerLife::ManagerLife(const Shape& shape, std::uint64_t number, const Store& store, Oracle& oracle, History& history)
+ManagerLife::ManagerLife(const Shape& shape, std::uint64_t number, Store& store, Oracle& oracle, History& history)
     : shape_(shape),
       store_(store),
       number_(number),
@@ -93,12 +89,6 @@ void ManagerLife::Opened(const Frame& frame, std::uint64_t) {
   sessions_.push_back(std::make_unique<Session>(std::move(opening.channel), *service_));
 }
 
-bool ManagerLife::HoldsNothing(SessionId id) const {
-  const auto sessions = service_->sessions();
-  const auto found = std::ranges::find(sessions, id, &service::SessionStatus::id);
-  return found == sessions.end() || (found->armed_ranks == 0 && found->reserved_bytes == 0);
-}
-
 void ManagerLife::HungUp(SessionId id, std::uint64_t now_ns) {
   Session* session = Find(id);
   if (session == nullptr) return;
@@ -106,7 +96,7 @@ void ManagerLife::HungUp(SessionId id, std::uint64_t now_ns) {
   Close(*session, now_ns);
   service_->DetachSession(id, now_ns);
   oracle_.Detached(id);
-  if (!HoldsNothing(id)) {
+  if (!service_->HoldsNothing(id)) {
     ++counts_.detached_holding;
     return;
   }
@@ -158,71 +148,55 @@ void ManagerLife::Drained(const Frame& frame, std::uint64_t now_ns) {
   replies_.push_back({.kind = Reply::Kind::kDone, .session = frame.session});
 }
 
+// Tells the model what a turn does.
+struct ManagerLife::TurnHost {
+  std::uint64_t Now() const { return now_ns; }
+  void Begins(const channel::ReceivedRequest& request) {
+    session.request = {
+        .command = request.command, .scalar0 = request.scalar0, .scalar1 = request.scalar1, .args = request.args};
+    before = life.oracle_.BeforeWork();
+  }
+  void Continues() { before = life.oracle_.BeforeWork(); }
+  void Stepped(const manager::CommandAnswer& answer, std::uint64_t) {
+    life.oracle_.AfterWork(before);
+    SimRequest& request = session.request;
+    if (session.turn.stepping()) {
+      request.stepped = true;
+      if (request.command == wire::Command::kPublishCommit) {
+        life.oracle_.Committing(session.id, request, session.turn.runner().outcomes());
+      }
+      return;
+    }
+    life.history_.Note("manager: answers", {{"session", session.id.value()},
+                                            {"command", static_cast<std::uint64_t>(request.command)},
+                                            {"asked0", request.scalar0},
+                                            {"asked1", request.scalar1},
+                                            {"status", static_cast<std::uint64_t>(answer.status)},
+                                            {"told0", answer.scalar0},
+                                            {"told1", answer.scalar1}});
+    life.oracle_.Answered(session.id, request, answer, now_ns);
+  }
+
+  ManagerLife& life;
+  Session& session;
+  const std::uint64_t now_ns;
+  WorkBefore before{};
+};
+
 bool ManagerLife::Turn(std::size_t index, std::uint64_t now_ns) {
   Session& session = *sessions_[index];
   if (session.channel == nullptr) return false;
-  bool worked = false;
-  std::uint32_t hashes = 0;
-  if (session.stepping) {
-    worked = true;
-    Step(session, false, now_ns);
-    if (session.stepping) return true;
-    hashes = shape_.limits.step_hashes;
-  }
-  for (std::uint32_t i = 0; i < kTurnRequests && hashes < shape_.limits.step_hashes; ++i) {
-    const auto request = session.channel->Next(now_ns);
-    if (!request) break;
-    worked = true;
-    session.handle = request->handle;
-    session.deadline_ns = request->deadline_ns;
-    session.request.command = request->command;
-    session.request.scalar0 = request->scalar0;
-    session.request.scalar1 = request->scalar1;
-    session.request.stepped = false;
-    session.request.decided = 0;
-    session.request.bytes = request->args.size();
-    session.request.words.resize((request->args.size() + 7) / 8);
-    if (!request->args.empty()) std::memcpy(session.request.words.data(), request->args.data(), request->args.size());
-    Step(session, true, now_ns);
-    if (session.stepping) break;
-    hashes += session.runner.last_cost_hashes();
-  }
-  if (worked) session.channel->FlushWake();
+  const WorkBefore before = oracle_.BeforeWork();
+  TurnHost host{.life = *this, .session = session, .now_ns = now_ns};
+  const bool worked = session.turn.Take(*session.channel, host);
+  oracle_.AfterTurn(before);
   if (session.channel->broken()) history_.Violation("a ring broke", {{"session", session.id.value()}});
   for (const service::VerifyRequest& request : service_->TakeVerifyRequests()) verifying_.push_back(request);
   return worked;
 }
 
-// Starts the session's request or goes on with it; answers it when it is done.
-void ManagerLife::Step(Session& session, bool first, std::uint64_t now_ns) {
-  manager::CommandAnswer answer;
-  const WorkBefore before = oracle_.BeforeWork();
-  const auto progress = first ? session.runner.Start({session.request.command, session.request.scalar0,
-                                                      session.request.scalar1, session.request.args()},
-                                                     now_ns, answer)
-                              : session.runner.Continue(session.deadline_ns, now_ns, answer);
-  oracle_.AfterWork(before);
-  session.stepping = progress == manager::CommandRunner::Progress::kMore;
-  session.request.stepped |= session.stepping;
-  if (session.stepping) {
-    if (session.request.command == wire::Command::kPublishCommit) {
-      oracle_.Committing(session.id, session.request, session.runner.outcomes());
-    }
-    return;
-  }
-  history_.Note("manager: answers", {{"session", session.id.value()},
-                                     {"command", static_cast<std::uint64_t>(session.request.command)},
-                                     {"asked0", session.request.scalar0},
-                                     {"asked1", session.request.scalar1},
-                                     {"status", static_cast<std::uint64_t>(answer.status)},
-                                     {"told0", answer.scalar0},
-                                     {"told1", answer.scalar1}});
-  oracle_.Answered(session.id, session.request, answer, now_ns);
-  session.channel->Answer(session.handle, answer.status, answer.scalar0, answer.scalar1, answer.payload);
-}
-
 bool ManagerLife::stepping() const {
-  return std::ranges::any_of(sessions_, [](const auto& session) { return session->stepping; });
+  return std::ranges::any_of(sessions_, [](const auto& session) { return session->turn.stepping(); });
 }
 
 void ManagerLife::TickIfDue(std::uint64_t now_ns) {
@@ -238,13 +212,53 @@ void ManagerLife::Work(std::uint64_t now_ns) {
     const Saved* saved = store_.Find(request.key);
     history_.Note("manager: loads", {{"load", request.id}, {"generation", request.generation}});
     oracle_.Loading(request, saved);
+    reading_.emplace(request.id, request);
     source_.Submit(request, now_ns);
+  }
+  for (const service::SaveRequest& request : service_->TakeSaves()) {
+    history_.Note("manager: saves", {{"save", request.id}, {"generation", request.generation}});
+    oracle_.Saving(request);
+    saving_.emplace(request.id, request);
+    source_.Save(request, now_ns);
   }
   static_cast<void>(service_->TakeCompleted());
 }
 
 void ManagerLife::Read(std::uint64_t now_ns) {
-  for (const testing::RamSource::Done& done : source_.Step(now_ns, memory_->bytes())) loaded_.push_back(done);
+  for (testing::RamSource::Done done : source_.Step(now_ns, memory_->bytes())) {
+    const auto read = reading_.extract(done.id).mapped();
+    // Whoever reads checks what came: bytes may have been wrong when they were saved.
+    const service::ComponentKey& key = read.key;
+    const bool whole = copy::CheckSlot(memory_->bytes().subspan(read.offset, key.slot_bytes),
+                                       {read.shape.page_count, read.shape.page_bytes},
+                                       {key.namespace_digest, key.hash, key.group, key.shard}, done.checksum)
+                           .has_value();
+    if (done.result == service::LoadResult::kOk && !whole) done.checksum = ~done.checksum;
+    loaded_.push_back(done);
+  }
+  for (const testing::RamSource::Saved& saved : source_.StepSaves(now_ns, memory_->bytes())) {
+    const service::SaveRequest request = saving_.extract(saved.id).mapped();
+    if (saved.result == service::SaveResult::kSaved) Keep(request);
+    saved_.push_back(saved);
+  }
+}
+
+// What was saved outlives this life.
+void ManagerLife::Keep(const service::SaveRequest& request) {
+  const auto slot = memory_->bytes().subspan(request.offset, request.key.slot_bytes);
+  store_.Put({.key = request.key,
+              .record = request.record,
+              .write = memory_->writes.at(request.generation),
+              .bytes = std::vector<std::byte>(slot.begin(), slot.end())});
+}
+
+void ManagerLife::TakeSaved(std::uint64_t now_ns) {
+  if (saved_.empty()) return;
+  const testing::RamSource::Saved saved = saved_.front();
+  saved_.pop_front();
+  history_.Note("manager: saved", {{"save", saved.id}, {"result", static_cast<std::uint64_t>(saved.result)}});
+  service_->SaveDone(saved.id, saved.result, now_ns);
+  oracle_.Saved(saved.id);
 }
 
 void ManagerLife::TakeLoaded(std::uint64_t now_ns) {
@@ -271,8 +285,7 @@ void ManagerLife::Verify(std::uint64_t now_ns) {
 
 void ManagerLife::Close(Session& session, std::uint64_t now_ns) {
   if (session.channel == nullptr) return;
-  if (session.stepping) session.runner.Cancel(now_ns);
-  session.stepping = false;
+  session.turn.Close(now_ns);
   session.channel.reset();
 }
 

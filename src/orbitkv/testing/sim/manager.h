@@ -12,12 +12,13 @@
 
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <vector>
 
 #include "orbitkv/cache/block_cache.h"
 #include "orbitkv/channel/server_session.h"
-#include "orbitkv/manager/commands.h"
+#include "orbitkv/manager/session_turn.h"
 #include "orbitkv/pool/pool.h"
 #include "orbitkv/service/service.h"
 #include "orbitkv/testing/ram_source.h"
@@ -60,17 +61,15 @@ struct SimRequest {
   wire::Command command = wire::Command::kPing;
   std::uint64_t scalar0 = 0;
   std::uint64_t scalar1 = 0;
-  std::vector<std::uint64_t> words;  // the arguments
-  std::span<const std::byte> args() const { return std::as_bytes(std::span(words)).first(bytes); }
-  std::size_t bytes = 0;
-  bool stepped = false;     // it took several turns: parts of its answer are older than others
-  std::size_t decided = 0;  // entries of a commit whose outcome the model knows
+  std::span<const std::byte> args;  // the session keeps them until the answer
+  bool stepped = false;             // it took several turns: parts of its answer are older than others
+  std::size_t decided = 0;          // entries of a commit whose outcome the model knows
 };
 
 class ManagerLife {
  public:
   // store: what earlier lives have saved; this one loads from it.
-  ManagerLife(const Shape& shape, std::uint64_t number, const Store& store, Oracle& oracle, History& history);
+  ManagerLife(const Shape& shape, std::uint64_t number, Store& store, Oracle& oracle, History& history);
   ~ManagerLife();
   ManagerLife(const ManagerLife&) = delete;
   ManagerLife& operator=(const ManagerLife&) = delete;
@@ -100,13 +99,16 @@ class ManagerLife {
   // ---- loading ----
   testing::RamSource& source() { return source_; }
   const Store& store() const { return store_; }
-  bool loading() const { return service_->HasWork() || source_.reads() > 0 || !loaded_.empty(); }
-  // A share of the work behind tickets; hands reads to the source.
+  bool loading() const {
+    return service_->HasWork() || source_.reads() + source_.saves() > 0 || !loaded_.empty() || !saved_.empty();
+  }
+  // A share of the work behind tickets; hands reads and saves to the source.
   void Work(std::uint64_t now_ns);
   // The source does what is due.
   void Read(std::uint64_t now_ns);
-  // The dispatcher hears of one read that has ended.
+  // The dispatcher hears of one read and one save that have ended.
   void TakeLoaded(std::uint64_t now_ns);
+  void TakeSaved(std::uint64_t now_ns);
 
   // ---- the verifier ----
   bool has_verifications() const { return !verifying_.empty(); }
@@ -115,15 +117,13 @@ class ManagerLife {
  private:
   struct Session {
     Session(std::unique_ptr<channel::ServerSession> opened, service::Service& service)
-        : id(opened->id()), channel(std::move(opened)), runner(service, id, channel->abi()) {}
+        : id(opened->id()), channel(std::move(opened)), turn(service, *channel) {}
     const SessionId id;
     std::unique_ptr<channel::ServerSession> channel;
-    manager::CommandRunner runner;
-    bool stepping = false;
-    channel::RequestHandle handle;
-    std::uint64_t deadline_ns = 0;
+    manager::SessionTurn turn;
     SimRequest request;
   };
+  struct TurnHost;
 
   Session* Find(SessionId id);
   void Opened(const Frame& frame, std::uint64_t now_ns);
@@ -132,13 +132,12 @@ class ManagerLife {
   void Registered(const Frame& frame, std::uint64_t now_ns);
   void Unregistered(const Frame& frame, std::uint64_t now_ns);
   void Drained(const Frame& frame, std::uint64_t now_ns);
-  void Step(Session& session, bool first, std::uint64_t now_ns);
   void Close(Session& session, std::uint64_t now_ns);
   void Forget(SessionId id, std::uint64_t now_ns);
-  bool HoldsNothing(SessionId id) const;
+  void Keep(const service::SaveRequest& request);
 
   const Shape& shape_;
-  const Store& store_;
+  Store& store_;
   const std::uint64_t number_;
   Oracle& oracle_;
   History& history_;
@@ -146,7 +145,10 @@ class ManagerLife {
   std::vector<std::uint64_t> table_memory_;
   std::unique_ptr<wire::SpanTable> table_;
   testing::RamSource source_;
+  std::map<std::uint64_t, service::LoadRequest> reading_;
+  std::map<std::uint64_t, service::SaveRequest> saving_;
   std::deque<testing::RamSource::Done> loaded_;  // ended, not heard of yet
+  std::deque<testing::RamSource::Saved> saved_;  // likewise
   std::unique_ptr<pool::Pool> pool_;
   std::unique_ptr<cache::BlockCache> cache_;
   std::unique_ptr<service::Service> service_;

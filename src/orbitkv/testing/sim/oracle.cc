@@ -20,6 +20,7 @@ void Oracle::StartLife(ManagerLife& life) {
   grants_.clear();
   reservations_.clear();
   loads_.clear();
+  saves_.clear();
   leased_.clear();
   tickets_.clear();
   doubts_ = 0;
@@ -143,6 +144,14 @@ void Oracle::AfterWork(const WorkBefore& before) {
          "one turn looked at more blocks than a turn may", {{"blocks", after.looked_at - before.looked_at}});
 }
 
+// The last request of a turn may take a whole step.
+void Oracle::AfterTurn(const WorkBefore& before) {
+  const WorkBefore after = BeforeWork();
+  const std::uint64_t step = shape_.limits.step_hashes;
+  Expect(after.reserved - before.reserved < 2 * step, "a session had more blocks reserved in one turn than a turn may",
+         {{"blocks", after.reserved - before.reserved}});
+}
+
 void Oracle::Answered(SessionId session, SimRequest& request, const manager::CommandAnswer& answer,
                       std::uint64_t now_ns) {
   if (request.command == wire::Command::kPing) {
@@ -208,6 +217,12 @@ std::optional<std::uint64_t> Oracle::AnyStored(std::uint64_t pick) const {
   return std::next(present_.begin(), static_cast<std::ptrdiff_t>(pick % present_.size()))->second;
 }
 
+std::optional<std::uint64_t> Oracle::AnyRead(std::uint64_t pick) const {
+  if (pinned_.empty()) return std::nullopt;
+  const std::uint64_t generation = *std::next(pinned_.begin(), static_cast<std::ptrdiff_t>(pick % pinned_.size()));
+  return slots_.at(generation).read() ? std::optional(generation) : std::nullopt;
+}
+
 // ---- after every step -----------------------------------------------------------------------------------------------
 
 void Oracle::Check() {
@@ -222,10 +237,10 @@ void Oracle::CheckSlots() {
   for (const std::uint64_t generation : pinned_) {
     const Slot& slot = slots_.at(generation);
     const auto record = wire::LoadSlotRecord(life_->table(), slot.record);
-    const bool reading = slot.armed > 0;
+    const bool reading = slot.read();
     if (!record || record->generation != generation || record->offset != slot.offset ||
         record->state != (reading ? wire::SlotState::kSealed : wire::SlotState::kWriting)) {
-      history_.Violation(reading ? "a slot was freed while a rank may read it" : "a slot was taken from its writer",
+      history_.Violation(reading ? "a slot was freed while somebody may read it" : "a slot was taken from its writer",
                          {{"generation", generation}, {"offset", slot.offset}});
     }
   }
@@ -257,9 +272,11 @@ void Oracle::CheckFigures() {
   Expect(stepping ? gauges.reserved_slots >= slots : gauges.reserved_slots == slots, "reserved slots are miscounted",
          {{"service", gauges.reserved_slots}, {"model", slots}});
   Expect(gauges.loads == loads_.size(), "loads are miscounted", {{"service", gauges.loads}, {"model", loads_.size()}});
+  Expect(gauges.saves == saves_.size(), "saves are miscounted", {{"service", gauges.saves}, {"model", saves_.size()}});
   Expect(cache.reserved_slots == gauges.reserved_slots + gauges.loads,
          "cache and service disagree about reserved slots");
-  Expect(cache.granted_pins >= granted && (stepping || cache.granted_pins <= granted + gauges.verifications),
+  Expect(cache.granted_pins >= granted &&
+             (stepping || cache.granted_pins <= granted + gauges.verifications + gauges.saves),
          "granted pins are miscounted", {{"cache", cache.granted_pins}, {"model", granted}});
   const std::uint64_t open = gauges.running_queries + gauges.tickets + gauges.warm_ups;
   Expect(gauges.leases + open > 0 || cache.found_pins == 0, "a found pin belongs to nobody");
@@ -278,6 +295,9 @@ void Oracle::CheckBudgets() {
   Expect(gauges.warm_ups <= shape_.limits.warm_ups, "more warm-ups wait than the limit");
   Expect(gauges.load_bytes <= std::max(shape_.limits.load_bytes(), block), "more bytes are read than permitted",
          {{"bytes", gauges.load_bytes}});
+  Expect(gauges.save_bytes <= std::max(shape_.limits.save_bytes_in_flight(), shape_.largest_slot_bytes()),
+         "more bytes are being saved than permitted", {{"bytes", gauges.save_bytes}});
+  Expect(gauges.saves_in_line <= shape_.limits.save_queue, "more blocks wait to be saved than the limit");
   Expect(gauges.verifications <= shape_.limits.verifications, "more verifications are open than the limit");
   Expect(pool.used_bytes <= pool.slab_bytes && pool.slab_bytes <= shape_.pool.pool_bytes, "the pool is beyond its size",
          {{"used", pool.used_bytes}, {"slabs", pool.slab_bytes}});
@@ -344,6 +364,9 @@ void Oracle::CheckQuiet(bool gone) {
       {"warm-ups are left", gauges.warm_ups},
       {"loads are left", gauges.loads},
       {"permits are left", gauges.load_bytes},
+      {"saves are left", gauges.saves},
+      {"bytes of saves are left", gauges.save_bytes},
+      {"blocks are left in line to be saved", gauges.saves_in_line},
       {"found pins are left", cache.found_pins},
       {"granted pins are left", cache.granted_pins},
       {"slots reserved in the cache are left", cache.reserved_slots},

@@ -65,6 +65,8 @@ class Oracle {
   // ---- its answers ----
   WorkBefore BeforeWork() const;
   void AfterWork(const WorkBefore& before);
+  // Of all that one session had in one turn.
+  void AfterTurn(const WorkBefore& before);
   // outcomes: of a commit under way, as far as they are decided.
   void Committing(SessionId session, SimRequest& request, std::span<const std::uint32_t> outcomes);
   void Answered(SessionId session, SimRequest& request, const manager::CommandAnswer& answer, std::uint64_t now_ns);
@@ -74,15 +76,22 @@ class Oracle {
   void Written(std::uint64_t life, std::uint64_t generation, std::uint64_t write, std::uint64_t checksum);
   // ---- loads ----
   // A read into a slot begins; saved: what the store has under its key, or null.
-  void Loading(const service::LoadRequest& request, const Saved* saved);
+  void Loading(const service::LoadRequest& request, const sim::Saved* saved);
   // The service has heard of it.
   void Loaded(std::uint64_t id, service::LoadResult result, std::uint64_t checksum);
+  // ---- saves ----
+  // The slot's bytes are being written behind the pool until the service has heard that they are.
+  void Saving(const service::SaveRequest& request);
+  void Saved(std::uint64_t id);
+
   // What a stored slot holds, as the store keeps it, without its bytes.
-  Saved Describe(std::uint64_t generation) const;
+  sim::Saved Describe(std::uint64_t generation) const;
   state::GroupShape GroupOf(std::uint64_t generation) const;
 
   // A slot that holds bytes of a block, for faults; none when there is none.
   std::optional<std::uint64_t> AnyStored(std::uint64_t pick) const;
+  // One that somebody may be reading.
+  std::optional<std::uint64_t> AnyRead(std::uint64_t pick) const;
   std::uint64_t OffsetOf(std::uint64_t generation) const { return slots_.at(generation).offset; }
 
   // After every step.
@@ -106,8 +115,10 @@ class Oracle {
     std::uint64_t write = 0;  // 0 while it is not filled
     std::uint64_t checksum = 0;
     std::uint32_t armed = 0;
+    std::uint32_t saving = 0;
     std::uint32_t record = 0;  // in the slot table
-    bool doubted = false;      // a reader has reported it, no verdict yet
+    bool read() const { return armed + saving > 0; }
+    bool doubted = false;  // a reader has reported it, no verdict yet
   };
   struct Session {
     std::optional<service::Registration> registration;
@@ -243,13 +254,14 @@ class Oracle {
   std::map<std::uint64_t, Slot> slots_;            // by generation
   std::map<std::uint64_t, std::uint64_t> placed_;  // offset -> the newest generation there
   std::map<BlockKey, std::uint64_t> present_;      // generation
-  std::set<std::uint64_t> pinned_;                 // generations that are armed or being written
+  std::set<std::uint64_t> pinned_;                 // generations that are armed, being saved or being written
   std::map<SessionId, Session> sessions_;
   std::map<InstanceId, Instance> instances_;
   std::map<std::uint64_t, Lease> leases_;
   std::map<GrantKey, Grant> grants_;
   std::map<std::uint64_t, Reservation> reservations_;
   std::map<std::uint64_t, std::uint64_t> loads_;  // generation
+  std::map<std::uint64_t, std::uint64_t> saves_;  // generation
   std::set<std::uint64_t> leased_;                // every lease's id
   std::map<std::pair<SessionId, std::uint64_t>, Ticket> tickets_;
   std::uint64_t doubts_ = 0;  // reports of mismatches in this life

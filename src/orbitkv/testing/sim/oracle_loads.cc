@@ -1,11 +1,11 @@
-// The oracle's view of loading: slots that a read fills, and what may lie behind the pool.
+// The oracle's view of what lies behind the pool: slots that a read fills, slots that are being saved.
 #include "orbitkv/testing/sim/manager.h"
 #include "orbitkv/testing/sim/oracle.h"
 #include "orbitkv/wire/pool_table.h"
 
 namespace orbitkv::sim {
 
-void Oracle::Loading(const service::LoadRequest& request, const Saved* saved) {
+void Oracle::Loading(const service::LoadRequest& request, const sim::Saved* saved) {
   const auto space = spaces_.find(request.key.namespace_digest);
   if (space == spaces_.end() || saved == nullptr) {
     history_.Violation("a load was begun of what nobody saved", {{"load", request.id}});
@@ -40,9 +40,38 @@ void Oracle::Loaded(std::uint64_t id, service::LoadResult result, std::uint64_t 
   if (stored) present_[slot.key] = generation;
 }
 
-Saved Oracle::Describe(std::uint64_t generation) const {
+// What is saved is what was stored, under its own name.
+void Oracle::Saving(const service::SaveRequest& request) {
+  const auto found = slots_.find(request.generation);
+  const auto space = spaces_.find(request.key.namespace_digest);
+  if (found == slots_.end() || space == spaces_.end() || found->second.state != SlotState::kStored) {
+    history_.Violation("a slot is saved that holds no block", {{"save", request.id}});
+    return;
+  }
+  Slot& slot = found->second;
+  const bool same = slot.key == BlockKey{space->second, request.key.hash, request.key.group, request.key.shard} &&
+                    slot.offset == request.offset && slot.payload_bytes == request.key.slot_bytes &&
+                    slot.checksum == request.record.checksum && slot.depth == request.record.depth &&
+                    slot.parent == request.record.parent;
+  Expect(same, "a block is saved as another one", {{"save", request.id}, {"generation", request.generation}});
+  ++slot.saving;
+  pinned_.insert(request.generation);
+  const bool fresh = saves_.emplace(request.id, request.generation).second;
+  Expect(fresh, "a save's id came twice", {{"save", request.id}});
+}
+
+void Oracle::Saved(std::uint64_t id) {
+  const auto save = saves_.find(id);
+  if (save == saves_.end()) return;
+  Slot& slot = slots_.at(save->second);
+  --slot.saving;
+  if (!slot.read()) pinned_.erase(save->second);
+  saves_.erase(save);
+}
+
+sim::Saved Oracle::Describe(std::uint64_t generation) const {
   const Slot& slot = slots_.at(generation);
-  Saved saved;
+  sim::Saved saved;
   saved.key = {.namespace_digest = space_of_[slot.key.space].digest,
                .hash = slot.key.hash,
                .group = slot.key.group,

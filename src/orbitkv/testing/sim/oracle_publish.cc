@@ -10,7 +10,7 @@ namespace orbitkv::sim {
 
 void Oracle::ReserveAnswered(SessionId id, const SimRequest& request, const manager::CommandAnswer& answer) {
   if (answer.status != wire::AnswerStatus::kOk) return;
-  const auto reserve = wire::DecodeReserve(request.args());
+  const auto reserve = wire::DecodeReserve(request.args);
   const auto entries = wire::DecodeReserveAnswer(answer.payload);
   if (!reserve || !entries || entries->size() != reserve->hashes.size()) {
     history_.Violation("a reserve was answered with something else");
@@ -62,7 +62,7 @@ Oracle::Slot& Oracle::TakeSlot(const BlockKey& key, std::uint64_t offset, std::u
     const auto next = std::next(at);
     Slot& older = slots_.at(at->second);
     if (older.offset + older.bytes > offset) {
-      Expect(older.armed == 0, "a slot that a rank may read was given to a writer",
+      Expect(!older.read(), "a slot that somebody may read was given to a writer",
              {{"generation", at->second}, {"offset", older.offset}});
       Expect(older.state != SlotState::kReserved, "a slot has two writers", {{"generation", at->second}});
       older.state = SlotState::kGone;
@@ -99,7 +99,7 @@ void Oracle::CommitAnswered(SessionId id, SimRequest& request, const manager::Co
   Expect(answer.status != wire::AnswerStatus::kTimedOut, "a commit that had begun was given up");
   if (answer.status != wire::AnswerStatus::kOk) return;
   const auto outcomes = wire::DecodeCommitAnswer(answer.payload);
-  const auto commit = wire::DecodeCommit(request.args());
+  const auto commit = wire::DecodeCommit(request.args);
   if (!commit || !outcomes || outcomes->size() != commit->entries.size()) {
     history_.Violation("a commit was answered with something else");
     return;
@@ -112,7 +112,7 @@ void Oracle::CommitAnswered(SessionId id, SimRequest& request, const manager::Co
 
 // What a commit has stored is there for others before it is answered.
 void Oracle::Committing(SessionId id, SimRequest& request, std::span<const std::uint32_t> outcomes) {
-  const auto commit = wire::DecodeCommit(request.args());
+  const auto commit = wire::DecodeCommit(request.args);
   const auto found = reservations_.find(request.scalar0);
   Reservation* held = found != reservations_.end() && found->second.session == id ? &found->second : nullptr;
   Expect(outcomes.size() - request.decided <= shape_.limits.step_hashes, "one turn committed more than a turn may",

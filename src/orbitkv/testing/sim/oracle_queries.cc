@@ -31,7 +31,7 @@ Oracle::Demand::Demand(const wire::QueryView& query, bool single)
 void Oracle::QueryAnswered(SessionId id, const SimRequest& request, const manager::CommandAnswer& answer,
                            std::uint64_t now_ns) {
   const bool old = sessions_.at(id).abi == 1;
-  const auto query = old ? wire::DecodeQueryV1(request.args()) : wire::DecodeQuery(request.args());
+  const auto query = old ? wire::DecodeQueryV1(request.args) : wire::DecodeQuery(request.args);
   if (!query) {
     Expect(answer.status != wire::AnswerStatus::kOk, "a query that makes no sense was answered");
     return;
@@ -154,7 +154,7 @@ void Oracle::CheckOffer(const Offer& offer, const Demand& demand, std::uint32_t 
 void Oracle::PollAnswered(SessionId id, const SimRequest& request, const manager::CommandAnswer& answer,
                           std::uint64_t now_ns) {
   if (answer.status != wire::AnswerStatus::kOk) return;
-  const auto poll = wire::DecodePoll(request.args());
+  const auto poll = wire::DecodePoll(request.args);
   const auto told = wire::DecodePollAnswer(answer.payload);
   if (!poll || !told || told->entries.size() != poll->size()) {
     history_.Violation("a poll was answered with something else");
@@ -208,7 +208,7 @@ void Oracle::PollAnswered(SessionId id, const SimRequest& request, const manager
 // Whoever of the instance claims for the consumer gets what the newest preparation for it has found.
 void Oracle::ClaimAnswered(SessionId id, const SimRequest& request, const manager::CommandAnswer& answer,
                            std::uint64_t now_ns) {
-  const auto claim = wire::DecodeClaim(request.args());
+  const auto claim = wire::DecodeClaim(request.args);
   const bool told = answer.status == wire::AnswerStatus::kOk || answer.status == wire::AnswerStatus::kNotYet;
   if (!told || !claim) return;
   const InstanceId instance = sessions_.at(id).instance;

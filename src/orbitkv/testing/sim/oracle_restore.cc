@@ -11,7 +11,7 @@ namespace orbitkv::sim {
 void Oracle::BeginAnswered(SessionId id, const SimRequest& request, const manager::CommandAnswer& answer,
                            std::uint64_t now_ns) {
   if (answer.status == wire::AnswerStatus::kTimedOut) return;
-  const auto begin = wire::DecodeBegin(request.args());
+  const auto begin = wire::DecodeBegin(request.args);
   const Session& session = sessions_.at(id);
   Instance& instance = instances_.at(session.instance);
   const GrantKey key(session.instance, request.scalar1);
@@ -137,7 +137,7 @@ void Oracle::EndAnswered(SessionId id, const SimRequest& request, const manager:
   const auto grant = grants_.find({session.instance, request.scalar0});
   if (grant == grants_.end() || !grant->second.ranks.contains(rank)) return;
   Expect(answer.status == wire::AnswerStatus::kOk, "the end of a restore was refused", {{"grant", request.scalar0}});
-  const auto end = request.bytes == 0 ? Result<wire::EndView>(wire::EndView{}) : wire::DecodeEnd(request.args());
+  const auto end = request.args.empty() ? Result<wire::EndView>(wire::EndView{}) : wire::DecodeEnd(request.args);
   const auto armed = grant->second.armed.find(rank);
   if (end && armed != grant->second.armed.end() &&
       static_cast<wire::EndResult>(request.scalar1 >> 32U) == wire::EndResult::kMismatch) {
@@ -157,7 +157,9 @@ void Oracle::Disarm(Grant& grant, std::uint32_t rank) {
   const auto armed = grant.armed.find(rank);
   if (armed == grant.armed.end()) return;
   for (const std::uint64_t generation : armed->second) {
-    if (--slots_.at(generation).armed == 0) pinned_.erase(generation);
+    Slot& slot = slots_.at(generation);
+    --slot.armed;
+    if (!slot.read()) pinned_.erase(generation);
   }
   grant.armed.erase(armed);
 }

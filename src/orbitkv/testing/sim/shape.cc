@@ -120,6 +120,12 @@ Shape MakeShape(std::uint64_t seed) {
   limits.warm_up_percent = static_cast<std::uint32_t>(3 + prng.Below(limits.load_percent - 2));
   limits.warm_ups = static_cast<std::uint32_t>(1 + prng.Below(4));
   limits.tombstones = 1024;
+  constexpr service::SavePolicy kPolicies[] = {service::SavePolicy::kOff, service::SavePolicy::kAll,
+                                               service::SavePolicy::kReuse};
+  limits.save_policy = shape.backed ? kPolicies[prng.Below(std::size(kPolicies))] : service::SavePolicy::kOff;
+  limits.save_percent = static_cast<std::uint32_t>(3 + prng.Below(20));
+  limits.save_queue = static_cast<std::uint32_t>(4 + prng.Below(60));
+  limits.save_sketch_blocks = 256;
   shape.corrupting = prng.Below(3) == 0;
   shape.manager_crashes = prng.Below(2) == 0;
   return shape;

@@ -1,6 +1,6 @@
 // What lies behind the pool, as an SSD would: components that were saved there, over the lives of Managers.
 // Owns: a copy of each component's bytes. Threads: one. Blocks: no. Units: bytes.
-// Invariant: the bytes are those of the write that the component was saved from.
+// Invariant: the bytes are those of the write that the component was saved from, unless a fault hit them in the pool.
 #pragma once
 
 #include <cstddef>
@@ -25,6 +25,8 @@ class Store {
  public:
   // Fills the bytes in from the write.
   const Saved& Save(Saved saved, const state::GroupShape& group);
+  // With the bytes that were in the pool, whole or not.
+  void Put(Saved saved) { saved_[KeyOf(saved.key)] = std::move(saved); }
   void Erase(const service::ComponentKey& key) { saved_.erase(KeyOf(key)); }
   const Saved* Find(const service::ComponentKey& key) const;
   // None when there is nothing.

@@ -26,6 +26,9 @@ void Coverage::Add(const Coverage& other) {
   detached_holding += other.detached_holding;
   drained += other.drained;
   too_late += other.too_late;
+  saves_ok += other.saves_ok;
+  saves_bad += other.saves_bad;
+  evicted_unsaved += other.evicted_unsaved;
   given_up += other.given_up;
   process_crashes += other.process_crashes;
   manager_crashes += other.manager_crashes;
@@ -100,6 +103,7 @@ void World::ManagerStep() {
   } else if (what == 2) {
     manager_->Read(now_ns_);
     manager_->TakeLoaded(now_ns_);
+    manager_->TakeSaved(now_ns_);
   } else if (what < 7) {
     if (manager_->has_events()) manager_->TakeEvent(now_ns_);
   } else if (manager_->session_count() > 0) {
@@ -155,6 +159,13 @@ void World::StartManager() {
     const std::uint64_t what = prng_.Below(24);
     return what < std::size(kFaults) ? kFaults[what] : Fault::kNone;
   });
+  manager_->source().set_save_delay([this](const service::ComponentKey&) { return prng_.Below(80 * kMs); });
+  manager_->source().set_save_fault([this](const service::ComponentKey&) {
+    const std::uint64_t what = prng_.Below(24);
+    return what == 0   ? service::SaveResult::kFailed
+           : what == 1 ? service::SaveResult::kNoRoom
+                       : service::SaveResult::kSaved;
+  });
   oracle_.StartLife(*manager_);
   history_.Note("manager: starts", {{"life", manager_->number()}});
 }
@@ -170,7 +181,9 @@ void World::CrashManager() {
 
 // A stray write into a slot that holds a block.
 void World::Damage() {
-  const auto generation = oracle_.AnyStored(prng_.Next());
+  const std::uint64_t pick = prng_.Next();
+  const auto read = prng_.Below(2) == 0 ? oracle_.AnyRead(pick) : std::nullopt;
+  const auto generation = read ? read : oracle_.AnyStored(pick);
   // Damaged twice at one byte, it would be whole again.
   if (!generation || !manager_->memory()->damaged.insert(*generation).second) return;
   ++coverage_.damages;
@@ -179,9 +192,12 @@ void World::Damage() {
   history_.Note("fault: damages a slot", {{"generation", *generation}, {"at", at}});
 }
 
-// Blocks are saved behind the pool and forgotten there, without regard to what the Manager does.
+// Blocks are forgotten behind the pool, without regard to what the Manager does. Where it saves none itself, they come
+// there from elsewhere.
 void World::TendStore() {
-  if (prng_.Below(4) == 0) {
+  const bool saves = shape_.limits.save_policy != service::SavePolicy::kOff;
+  if (saves && prng_.Below(4) != 0) return;
+  if (saves || prng_.Below(4) == 0) {
     if (const Saved* saved = store_.Any(prng_.Next()); saved != nullptr) {
       history_.Note("store: forgets", {{"write", saved->write}});
       const service::ComponentKey key = saved->key;
@@ -214,6 +230,9 @@ void World::CountLife() {
   coverage_.loads_bad += service.loads_short + service.loads_failed + service.loads_mismatch;
   coverage_.claims += service.claims;
   coverage_.too_late += service.tickets_late;
+  coverage_.saves_ok += service.saves_ok;
+  coverage_.saves_bad += service.saves_failed + service.saves_no_room;
+  coverage_.evicted_unsaved += manager_->cache().counters().evicted_unsaved;
   coverage_.claims_by_others += oracle_.claims_by_others();
   coverage_.unregistered += manager_->counts().unregistered;
   coverage_.detached_holding += manager_->counts().detached_holding;

@@ -48,6 +48,9 @@ struct Coverage {
   std::uint64_t detached_holding = 0;
   std::uint64_t drained = 0;
   std::uint64_t too_late = 0;
+  std::uint64_t saves_ok = 0;
+  std::uint64_t saves_bad = 0;
+  std::uint64_t evicted_unsaved = 0;
   std::uint64_t given_up = 0;
   std::uint64_t process_crashes = 0;
   std::uint64_t manager_crashes = 0;
