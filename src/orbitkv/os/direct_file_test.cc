@@ -13,6 +13,7 @@
 #include "orbitkv/os/epoll.h"
 #include "orbitkv/os/eventfd.h"
 #include "orbitkv/os/io_ring.h"
+#include "orbitkv/os/mapping.h"
 
 namespace orbitkv::os {
 namespace {

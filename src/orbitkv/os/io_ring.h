@@ -1,6 +1,6 @@
-// The kernel's ring for reads and writes that do not block (io_uring), as far as files need it.
+// The kernel's ring for reads and writes that do not block (io_uring, through liburing), as far as files need it.
 //
-// Owns: the ring and its mappings. Whatever an operation reads from or writes into must stay where it is until the
+// Owns: the ring. Whatever an operation reads from or writes into must stay where it is until the
 //       operation was reaped: closing the ring does not wait for the device.
 // Threads: one. Blocks: no; completions are announced on the eventfd that Create was given.
 // Units: bytes. Limits: at most capacity() operations between Push and Reap.
@@ -11,12 +11,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 
 #include "orbitkv/base/result.h"
 #include "orbitkv/os/io_piece.h"
-#include "orbitkv/os/mapping.h"
-#include "orbitkv/os/unique_fd.h"
+
+struct io_uring;
 
 namespace orbitkv::os {
 
@@ -48,24 +49,15 @@ class IoRing {
   std::uint32_t capacity() const { return capacity_; }
 
  private:
+  struct Close {
+    void operator()(io_uring* ring) const;
+  };
   IoRing() = default;
 
-  UniqueFd fd_;
-  Mapping ring_;
-  Mapping entries_;
+  std::unique_ptr<io_uring, Close> ring_;
   std::span<std::byte> buffer_;
   std::uint32_t capacity_ = 0;
   std::uint32_t under_way_ = 0;
-  std::uint32_t unsubmitted_ = 0;
-  std::uint32_t submit_tail_ = 0;
-  // Offsets of the shared words in ring_.
-  std::uint32_t submit_tail_at_ = 0;
-  std::uint32_t submit_mask_ = 0;
-  std::uint32_t submit_array_at_ = 0;
-  std::uint32_t done_head_at_ = 0;
-  std::uint32_t done_tail_at_ = 0;
-  std::uint32_t done_mask_ = 0;
-  std::uint32_t done_at_ = 0;
 };
 
 }  // namespace orbitkv::os
