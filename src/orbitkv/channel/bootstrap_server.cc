@@ -11,6 +11,8 @@
 
 #include "orbitkv/base/log.h"
 #include "orbitkv/base/mutex.h"
+#include "orbitkv/channel/admission.h"
+#include "orbitkv/channel/bootstrap_connection.h"
 #include "orbitkv/channel/socket_lock.h"
 #include "orbitkv/os/clock.h"
 #include "orbitkv/os/epoll.h"
@@ -35,46 +37,22 @@ constexpr auto kComplaintInterval = std::chrono::milliseconds(200);
 constexpr std::uint64_t kListenerTag = 0;
 constexpr std::uint64_t kWakeTag = 1;
 
-struct Connection {
-  os::UniqueFd socket;
-  os::PeerCredentials peer;
-  wire::FrameReader reader;
-  std::vector<os::UniqueFd> received_fds;
-  std::vector<std::byte> out;
-  std::size_t out_sent = 0;
-  std::vector<os::UniqueFd> out_fds;  // with the first byte that is sent
-  std::size_t greeting_bytes = 0;
-  std::uint64_t read_deadline_ns = os::kNoDeadline;   // for its greeting, then for the rest of a frame
-  std::uint64_t write_deadline_ns = os::kNoDeadline;  // for it to read what is stuck
-  bool close_when_sent = false;
-  bool admin = false;
-  SessionId session;
-  os::UniqueFd pidfd;
-  std::map<std::uint64_t, std::uint32_t> unanswered;  // frame id -> kind
-
-  bool half_open() const { return session.is_none(); }
-  std::uint64_t deadline_ns() const { return std::min(read_deadline_ns, write_deadline_ns); }
-};
-
-struct Order {
-  SessionId session;
-  bool close = false;
-  bool refused = false;
-  std::uint64_t frame_id = 0;
-  std::vector<std::byte> payload;
-};
-
 }  // namespace
 
 class BootstrapServer::Impl {
  public:
   Impl(const BootstrapOptions& options, BootstrapEvents* events)
-      : options_(options), events_(events), pace_(options.pace) {}
+      : options_(options),
+        events_(events),
+        pace_(options.pace),
+        accepts_(options.accept_pace),
+        frames_(options.frame_pace) {}
 
   Status Start();
   void Give(Order order) ORBITKV_EXCLUDES(mutex_);
   void Stop() ORBITKV_EXCLUDES(mutex_);
   std::size_t session_count() const { return session_count_.load(std::memory_order_relaxed); }
+  BootstrapStats stats() const { return counts_.Read(); }
 
  private:
   using Connections = std::map<std::uint64_t, Connection>;
@@ -83,6 +61,7 @@ class BootstrapServer::Impl {
   std::uint64_t NextDeadline() const;
   void Accept();
   void PauseAccepting(const Error& error);
+  void RestListener(std::uint64_t until_ns);
   void MakeRoomForOne();
   void Obey() ORBITKV_EXCLUDES(mutex_);
   void OnSocket(std::uint64_t id, std::uint32_t events);
@@ -90,15 +69,18 @@ class BootstrapServer::Impl {
   void Expire();
   Status Read(std::uint64_t id, Connection& connection);
   Status ReadFrames(std::uint64_t id, Connection& connection, bool& whole);
+  Status TakeFrames(std::uint64_t id, Connection& connection, bool& whole);
+  void SetReadDeadline(Connection& connection, bool whole) const;
   Status OnMessage(std::uint64_t id, Connection& connection, wire::BootstrapMessage message);
   Status OnHello(std::uint64_t id, Connection& connection, const wire::Hello& hello);
-  wire::Refusal Refuse(Code code, std::string text) const;
-  std::optional<wire::Refusal> Judge(const Connection& connection, const wire::Hello& hello) const;
-  std::optional<wire::Refusal> JudgeCount(const wire::Hello& hello) const;
+  Places CountPlaces(bool admin) const;
   Result<std::unique_ptr<ServerSession>> MakeSession(std::uint64_t id, Connection& connection,
                                                      const wire::Hello& hello);
   Status Open(std::uint64_t id, Connection& connection, std::unique_ptr<ServerSession> server);
-  Status OnLifecycle(Connection& connection, wire::Lifecycle frame);
+  Status OnLifecycle(std::uint64_t id, Connection& connection, wire::Lifecycle frame);
+  Status HandOn(Connection& connection, wire::Lifecycle frame);
+  void Resume(std::uint64_t id);
+  Status Watch(std::uint64_t id, const Connection& connection);
   Status Send(std::uint64_t id, Connection& connection, const wire::BootstrapMessage& message);
   Status Flush(std::uint64_t id, Connection& connection);
   void Drop(std::uint64_t id);
@@ -112,6 +94,7 @@ class BootstrapServer::Impl {
   os::EventFd wake_;
   os::Epoll epoll_;
   std::atomic<std::size_t> session_count_{0};
+  BootstrapCounts counts_;
 
   Mutex mutex_;
   std::deque<Order> orders_ ORBITKV_GUARDED_BY(mutex_);
@@ -119,6 +102,8 @@ class BootstrapServer::Impl {
 
   // Below: the server's thread only.
   SessionPace pace_;
+  Pace accepts_;
+  Pace frames_;
   Connections connections_;
   std::map<SessionId, std::uint64_t> by_session_;
   std::uint64_t next_connection_ = 1;
@@ -194,16 +179,24 @@ void BootstrapServer::Impl::Run() {
 
 std::uint64_t BootstrapServer::Impl::NextDeadline() const {
   std::uint64_t deadline = accept_again_ns_;
-  for (const auto& [id, connection] : connections_) deadline = std::min(deadline, connection.deadline_ns());
+  for (const auto& [id, connection] : connections_) {
+    deadline = std::min({deadline, connection.deadline_ns(), connection.resume_ns});
+  }
   return deadline;
 }
 
 // A few at a time, so that who has greeted already is answered before the next ones are let in.
 void BootstrapServer::Impl::Accept() {
   for (int turn = 0; turn < kAcceptsPerTurn; ++turn) {
+    if (const std::uint64_t now = os::MonotonicNs(), at = accepts_.When(now); at > now) {
+      ++counts_.delayed_accepts;
+      return RestListener(at);
+    }
     auto accepted = os::AcceptUnix(listener_.get());
     if (!accepted) return PauseAccepting(accepted.error());
     if (!*accepted) return;
+    accepts_.Take(os::MonotonicNs());
+    ++counts_.accepted;
     const auto peer = os::PeerOf((*accepted)->get());
     if (!peer) continue;
     MakeRoomForOne();
@@ -221,8 +214,13 @@ void BootstrapServer::Impl::PauseAccepting(const Error& error) {
   if (refusals_.Allow(std::chrono::steady_clock::now())) {
     log::Warning(kLog, "cannot accept a client: {}; raise the Manager's limit of open files", ToString(error));
   }
+  RestListener(os::DeadlineAfter(kAcceptPauseNs));
+}
+
+// Whoever comes meanwhile waits in the backlog, in turn.
+void BootstrapServer::Impl::RestListener(std::uint64_t until_ns) {
   epoll_.Remove(listener_.get());
-  accept_again_ns_ = os::DeadlineAfter(kAcceptPauseNs);
+  accept_again_ns_ = until_ns;
 }
 
 // A process that opens connections and does not greet pays for itself: of the half-open ones, the oldest of the process
@@ -296,19 +294,25 @@ void BootstrapServer::Impl::Complain(log::RateLimit& limit, const Connection& co
 }
 
 Status BootstrapServer::Impl::Read(std::uint64_t id, Connection& connection) {
+  // Its frame waits for its turn, so this is an event that nobody asked for: it has gone.
+  if (connection.held) return Fail(Code::kUnavailable, "the client closed the connection");
   bool whole = false;
   ORBITKV_TRY(ReadFrames(id, connection, whole));
-  if (connection.half_open()) return {};
-  const bool half = connection.reader.half_frame();
+  SetReadDeadline(connection, whole);
+  return {};
+}
+
+void BootstrapServer::Impl::SetReadDeadline(Connection& connection, bool whole) const {
+  if (connection.half_open()) return;
+  const bool half = connection.reader.half_frame() && !connection.held;
   if (whole || !half) connection.read_deadline_ns = os::kNoDeadline;
   if (half && connection.read_deadline_ns == os::kNoDeadline) {
     connection.read_deadline_ns = os::DeadlineAfter(options_.frame_ns);
   }
-  return {};
 }
 
 Status BootstrapServer::Impl::ReadFrames(std::uint64_t id, Connection& connection, bool& whole) {
-  for (int turn = 0; turn < kReadsPerTurn; ++turn) {
+  for (int turn = 0; turn < kReadsPerTurn && !connection.held; ++turn) {
     const bool greeting = connection.half_open();
     ORBITKV_ASSIGN_OR_RETURN(const auto got, os::ReceiveSome(connection.socket.get(), buffer_,
                                                              greeting ? &connection.received_fds : nullptr));
@@ -322,20 +326,26 @@ Status BootstrapServer::Impl::ReadFrames(std::uint64_t id, Connection& connectio
       return Fail(Code::kInvalid, "a greeting of an impossible length", connection.greeting_bytes);
     }
     connection.reader.Append(std::span(buffer_).first(*got));
-    for (;;) {
-      ORBITKV_ASSIGN_OR_RETURN(const auto frame, connection.reader.Next());
-      if (!frame) break;
-      whole = true;
-      ORBITKV_ASSIGN_OR_RETURN(auto message, wire::DecodeFrame(*frame));
-      if (connection.close_when_sent) return Fail(Code::kUnavailable, "the client goes on after the end");
-      ORBITKV_TRY(OnMessage(id, connection, std::move(message)));
-    }
+    ORBITKV_TRY(TakeFrames(id, connection, whole));
+  }
+  return {};
+}
+
+// What has been read, up to a frame whose turn has not come.
+Status BootstrapServer::Impl::TakeFrames(std::uint64_t id, Connection& connection, bool& whole) {
+  while (!connection.held) {
+    ORBITKV_ASSIGN_OR_RETURN(const auto frame, connection.reader.Next());
+    if (!frame) break;
+    whole = true;
+    ORBITKV_ASSIGN_OR_RETURN(auto message, wire::DecodeFrame(*frame));
+    if (connection.close_when_sent) return Fail(Code::kUnavailable, "the client goes on after the end");
+    ORBITKV_TRY(OnMessage(id, connection, std::move(message)));
   }
   return {};
 }
 
 Status BootstrapServer::Impl::OnMessage(std::uint64_t id, Connection& connection, wire::BootstrapMessage message) {
-  if (auto* frame = std::get_if<wire::Lifecycle>(&message)) return OnLifecycle(connection, std::move(*frame));
+  if (auto* frame = std::get_if<wire::Lifecycle>(&message)) return OnLifecycle(id, connection, std::move(*frame));
   if (!connection.session.is_none()) return Fail(Code::kInvalid, "a greeting in an open session");
   if (const auto* hello = std::get_if<wire::Hello>(&message)) return OnHello(id, connection, *hello);
   if (std::holds_alternative<wire::Probe>(message) && connection.peer.uid == os::OwnUid()) {
@@ -346,14 +356,17 @@ Status BootstrapServer::Impl::OnMessage(std::uint64_t id, Connection& connection
 }
 
 Status BootstrapServer::Impl::OnHello(std::uint64_t id, Connection& connection, const wire::Hello& hello) {
-  auto refusal = Judge(connection, hello);
+  const Greeting greeting{connection.peer, hello, connection.received_fds};
+  auto refusal = JudgeGreeting(options_, greeting, CountPlaces(hello.purpose == wire::Purpose::kAdmin),
+                               pace_.Wait(connection.peer.pid, os::MonotonicNs()));
   if (!refusal) {
     auto made = MakeSession(id, connection, hello);
     if (made) return Open(id, connection, std::move(*made));
     connection.out_fds.clear();
-    refusal = Refuse(Code::kExhausted, fmt::format("the Manager cannot make a session ({}); raise its limits of open "
-                                                   "files and memory or end other clients",
-                                                   ToString(made.error())));
+    refusal = RefusalOf(options_, Code::kExhausted,
+                        fmt::format("the Manager cannot make a session ({}); raise its limits of open files and memory "
+                                    "or end other clients",
+                                    ToString(made.error())));
   }
   if (refusals_.Allow(std::chrono::steady_clock::now())) {
     log::Warning(kLog, "client refused name=\"{}\" pid={} uid={}: {} not_told={}", hello.name, connection.peer.pid,
@@ -363,52 +376,13 @@ Status BootstrapServer::Impl::OnHello(std::uint64_t id, Connection& connection, 
   return Send(id, connection, *refusal);
 }
 
-wire::Refusal BootstrapServer::Impl::Refuse(Code code, std::string text) const {
-  return {.code = code, .text = std::move(text), .abi_min = options_.abi_min, .abi_max = options_.abi_max};
-}
-
-std::optional<wire::Refusal> BootstrapServer::Impl::Judge(const Connection& connection,
-                                                          const wire::Hello& hello) const {
-  if (connection.peer.uid != os::OwnUid()) {
-    return Refuse(Code::kRefused,
-                  fmt::format("this Manager serves uid {}, the client runs as uid {}; run both as one user",
-                              os::OwnUid(), connection.peer.uid));
+Places BootstrapServer::Impl::CountPlaces(bool admin) const {
+  Places places;
+  for (const auto& [id, connection] : connections_) {
+    if (connection.half_open() || connection.admin != admin) continue;
+    ++(connection.socket.valid() ? places.attached : places.detached);
   }
-  if (hello.abi_max < options_.abi_min || hello.abi_min > options_.abi_max) {
-    return Refuse(Code::kUnsupported,
-                  fmt::format("no common ABI version: the Manager speaks {} to {}, the client {} to {}; install one "
-                              "release of both",
-                              options_.abi_min, options_.abi_max, hello.abi_min, hello.abi_max));
-  }
-  if (auto full = JudgeCount(hello)) return full;
-  if (connection.received_fds.size() != 1) {
-    return Refuse(Code::kInvalid, "the greeting must carry the client's own pidfd and nothing else");
-  }
-  if (const std::uint64_t wait_ns = pace_.Wait(connection.peer.pid, os::MonotonicNs()); wait_ns > 0) {
-    return Refuse(Code::kBusy,
-                  fmt::format("process {} opens and ends sessions too fast; it may open another one in {} ms",
-                              connection.peer.pid, wait_ns / 1'000'000 + 1));
-  }
-  const auto pid = os::PidOf(connection.received_fds.front().get());
-  if (!pid) return Refuse(Code::kInvalid, "the descriptor of the greeting is not a pidfd");
-  if (connection.peer.pid != 0 && *pid != 0 && *pid != connection.peer.pid) {
-    return Refuse(Code::kRefused,
-                  fmt::format("the pidfd is of process {}, the connection of process {}", *pid, connection.peer.pid));
-  }
-  return std::nullopt;
-}
-
-// Places for status tools are their own, so that full engines can still be looked at.
-std::optional<wire::Refusal> BootstrapServer::Impl::JudgeCount(const wire::Hello& hello) const {
-  const bool admin = hello.purpose == wire::Purpose::kAdmin;
-  const auto taken = static_cast<std::size_t>(std::ranges::count_if(
-      connections_, [admin](const auto& one) { return !one.second.half_open() && one.second.admin == admin; }));
-  const std::size_t limit = admin ? options_.max_admin_sessions : options_.max_sessions;
-  if (taken < limit) return std::nullopt;
-  if (admin) return Refuse(Code::kBusy, fmt::format("{} status tools are connected, which is the limit", limit));
-  return Refuse(Code::kBusy, fmt::format("all {} sessions are taken; start the Manager with a larger --max-sessions or "
-                                         "end other clients",
-                                         limit));
+  return places;
 }
 
 Result<std::unique_ptr<ServerSession>> BootstrapServer::Impl::MakeSession(std::uint64_t id, Connection& connection,
@@ -454,10 +428,37 @@ Status BootstrapServer::Impl::Open(std::uint64_t id, Connection& connection, std
   return Send(id, connection, welcome);
 }
 
-Status BootstrapServer::Impl::OnLifecycle(Connection& connection, wire::Lifecycle frame) {
+// Frames of all sessions have their turns in the order they came. Who waits for one is not read from, so it has no
+// second one in line.
+Status BootstrapServer::Impl::OnLifecycle(std::uint64_t id, Connection& connection, wire::Lifecycle frame) {
   if (connection.session.is_none() || frame.session != connection.session) {
     return Fail(Code::kStale, "a frame of another session", frame.session.value(), connection.session.value());
   }
+  const std::uint64_t now = os::MonotonicNs();
+  const std::uint64_t at = frames_.Take(now);
+  if (at <= now) return HandOn(connection, std::move(frame));
+  ++counts_.delayed_frames;
+  connection.held = std::move(frame);
+  connection.resume_ns = at;
+  return Watch(id, connection);
+}
+
+void BootstrapServer::Impl::Resume(std::uint64_t id) {
+  Connection& connection = connections_.at(id);
+  wire::Lifecycle frame = std::move(*connection.held);
+  connection.held.reset();
+  connection.resume_ns = os::kNoDeadline;
+  Status status = HandOn(connection, std::move(frame));
+  bool whole = true;
+  if (status) status = TakeFrames(id, connection, whole);
+  if (status) status = Watch(id, connection);
+  if (status) return SetReadDeadline(connection, whole);
+  if (status.error().code != Code::kUnavailable) Complain(closings_, connection, ToString(status.error()));
+  Drop(id);
+}
+
+Status BootstrapServer::Impl::HandOn(Connection& connection, wire::Lifecycle frame) {
+  ++counts_.frames;
   if (connection.unanswered.size() >= kMaxUnansweredFrames ||
       !connection.unanswered.emplace(frame.id, frame.kind).second) {
     return Fail(Code::kInvalid, "too many frames at once, or one frame id twice", frame.id);
@@ -484,7 +485,7 @@ Status BootstrapServer::Impl::Flush(std::uint64_t id, Connection& connection) {
       if (connection.write_deadline_ns == os::kNoDeadline) {
         connection.write_deadline_ns = os::DeadlineAfter(options_.frame_ns);
       }
-      return epoll_.Change(connection.socket.get(), EPOLLIN | EPOLLOUT, id * 2);
+      return Watch(id, connection);
     }
     connection.out_sent += sent;
     connection.out_fds.clear();
@@ -494,7 +495,13 @@ Status BootstrapServer::Impl::Flush(std::uint64_t id, Connection& connection) {
   if (connection.close_when_sent) return Fail(Code::kUnavailable, "all is said");
   if (connection.half_open()) return {};
   connection.write_deadline_ns = os::kNoDeadline;
-  return epoll_.Change(connection.socket.get(), EPOLLIN, id * 2);
+  return Watch(id, connection);
+}
+
+Status BootstrapServer::Impl::Watch(std::uint64_t id, const Connection& connection) {
+  const std::uint32_t in = connection.held ? 0U : std::uint32_t{EPOLLIN};
+  const std::uint32_t out = connection.out_sent < connection.out.size() ? std::uint32_t{EPOLLOUT} : 0U;
+  return epoll_.Change(connection.socket.get(), in | out, id * 2);
 }
 
 void BootstrapServer::Impl::OnPidfd(std::uint64_t id) {
@@ -507,12 +514,17 @@ void BootstrapServer::Impl::OnPidfd(std::uint64_t id) {
 
 void BootstrapServer::Impl::Expire() {
   const std::uint64_t now = os::MonotonicNs();
-  std::vector<std::uint64_t> late;
+  std::vector<std::uint64_t> due;
   for (const auto& [id, connection] : connections_) {
-    if (connection.deadline_ns() <= now) late.push_back(id);
+    if (std::min(connection.deadline_ns(), connection.resume_ns) <= now) due.push_back(id);
   }
-  for (const std::uint64_t id : late) {
-    Complain(closings_, connections_.at(id), "it sends or reads too slowly");
+  for (const std::uint64_t id : due) {
+    const Connection& connection = connections_.at(id);
+    if (connection.deadline_ns() > now) {
+      Resume(id);
+      continue;
+    }
+    Complain(closings_, connection, "it sends or reads too slowly");
     Drop(id);
   }
   if (accept_again_ns_ > now) return;
@@ -535,6 +547,8 @@ void BootstrapServer::Impl::Drop(std::uint64_t id) {
   connection.read_deadline_ns = os::kNoDeadline;
   connection.write_deadline_ns = os::kNoDeadline;
   connection.reader = {};
+  connection.held.reset();
+  connection.resume_ns = os::kNoDeadline;
   connection.out.clear();
   connection.out_fds.clear();
   events_->OnHangup(connection.session);
@@ -574,5 +588,7 @@ void BootstrapServer::Close(SessionId session) { impl_->Give({.session = session
 void BootstrapServer::Stop() { impl_->Stop(); }
 
 std::size_t BootstrapServer::session_count() const { return impl_->session_count(); }
+
+BootstrapStats BootstrapServer::stats() const { return impl_->stats(); }
 
 }  // namespace orbitkv::channel

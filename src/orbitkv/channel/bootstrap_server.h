@@ -25,6 +25,7 @@
 
 #include "orbitkv/base/result.h"
 #include "orbitkv/base/units.h"
+#include "orbitkv/channel/pace.h"
 #include "orbitkv/channel/server_session.h"
 #include "orbitkv/channel/session_pace.h"
 #include "orbitkv/wire/frame.h"
@@ -50,10 +51,14 @@ struct BootstrapOptions {
   Incarnation incarnation{};
   std::uint16_t abi_min = wire::kAbiMin;
   std::uint16_t abi_max = wire::kAbiMax;
-  std::size_t max_sessions = 256;
+  std::size_t max_sessions = 256;      // with a connection; as many again may wait without one for their process's end
   std::size_t max_admin_sessions = 8;  // places of their own for who asks for health
   std::size_t max_half_open = 64;      // connections that have not greeted yet, or that read their refusal
   SessionPace::Options pace{};         // for processes that end sessions and open others
+  // For all processes together, since a process may fork: connections, which then wait in the backlog, and frames of
+  // open sessions, which then wait in their sockets.
+  Pace::Options accept_pace{.burst = 512, .interval_ns = 5'000'000};
+  Pace::Options frame_pace{.burst = 512, .interval_ns = 2'000'000};
   wire::SessionGeometry geometry{};
   int manager_page_fd = -1;     // borrowed, open for reading only
   std::vector<int> pool_fds{};  // borrowed; one per page kind
@@ -62,6 +67,13 @@ struct BootstrapOptions {
   std::uint64_t lock_wait_ns = 30'000'000'000U;
   std::uint64_t handshake_ns = 5'000'000'000U;  // for a peer's greeting
   std::uint64_t frame_ns = 10'000'000'000U;     // for the rest of a frame that has begun, and for a reply to be read
+};
+
+struct BootstrapStats {
+  std::uint64_t accepted = 0;
+  std::uint64_t delayed_accepts = 0;  // times that the listener was left alone for its pace
+  std::uint64_t frames = 0;           // handed on
+  std::uint64_t delayed_frames = 0;   // of those, that had to wait for their turn
 };
 
 class BootstrapServer {
@@ -81,6 +93,7 @@ class BootstrapServer {
 
   // Sessions opened and neither dead nor closed.
   std::size_t session_count() const;
+  BootstrapStats stats() const;
 
  private:
   class Impl;

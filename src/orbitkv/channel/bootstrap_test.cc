@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <thread>
 #include <unistd.h>
 
 #include "orbitkv/base/check.h"
@@ -95,6 +96,114 @@ TEST(Bootstrap, SessionsAreBoundedAndAClosedOneMakesRoom) {
   while (manager.server().session_count() > 0 && os::MonotonicNs() < deadline) {
   }
   EXPECT_TRUE(ClientSession::Connect(manager.Client()).has_value());
+}
+
+// What has hung up takes no place from who is there, until as many have.
+TEST(Bootstrap, SessionsWithoutAConnectionHavePlacesOfTheirOwnAndThoseAreBoundedToo) {
+  FakeManager manager(kEcho);
+  manager.bootstrap().max_sessions = 2;
+  ASSERT_TRUE(manager.Start());
+  std::vector<SessionId> detached;
+  while (detached.size() < 3) {
+    auto client = ClientSession::Connect(manager.Client());
+    ASSERT_TRUE(client) << detached.size();
+    detached.push_back((*client)->epoch());
+    client->reset();
+    ASSERT_TRUE(manager.Seen("hangup", detached.size()));
+  }
+  const auto last = manager.Connect();
+  std::string message;
+  ConnectOptions options = manager.Client();
+  options.message = &message;
+  EXPECT_EQ(ClientSession::Connect(options).error().code, Code::kBusy);
+  EXPECT_THAT(message, HasSubstr("3 more have lost their connection"));
+  manager.server().Close(detached[0]);
+  const std::uint64_t deadline = Soon();
+  while (manager.server().session_count() > 3 && os::MonotonicNs() < deadline) {
+  }
+  EXPECT_TRUE(ClientSession::Connect(manager.Client()).has_value());
+}
+
+// The next one comes in after an hour, so whoever comes in has had one of the burst.
+TEST(Bootstrap, ConnectionsOfAllProcessesTogetherHaveAPace) {
+  FakeManager manager(kEcho);
+  manager.bootstrap().accept_pace = {.burst = 5, .interval_ns = 3'600'000'000'000U};
+  ASSERT_TRUE(manager.Start());
+  const auto client = manager.Connect();
+  for (int i = 0; i < 3; ++i) {
+    const pid_t child = ::fork();
+    if (child == 0) ::_exit(ClientSession::Connect(manager.Client()).has_value() ? 0 : 1);
+    int status = -1;
+    ::waitpid(child, &status, 0);
+    EXPECT_EQ(status, 0) << i;
+  }
+  EXPECT_EQ(manager.server().stats().accepted, 4U);
+  std::vector<os::UniqueFd> waiting;
+  for (int i = 0; i < 20; ++i) waiting.push_back(os::ConnectUnix(manager.socket_path(), Soon()).value());
+  const auto hello = HelloFrame();
+  const os::UniqueFd self = os::OwnPidfd().value();
+  EXPECT_TRUE(Say(waiting.front().get(), hello, {self.get()}).has_value()) << "the first in line had the last one";
+  ConnectOptions options = manager.Client();
+  options.deadline_ns = os::DeadlineAfter(20'000'000);
+  EXPECT_EQ(ClientSession::Connect(options).error().code, Code::kTimedOut);
+  EXPECT_EQ(manager.server().stats().accepted, 5U);
+  EXPECT_GE(manager.server().stats().delayed_accepts, 1U);
+  // Who was let in is served as before.
+  EXPECT_TRUE(client->Call({.deadline_ns = Soon()}).has_value());
+  EXPECT_TRUE(client->Exchange(1, {}, Soon()).has_value());
+}
+
+TEST(Bootstrap, FramesOfAllSessionsTogetherHaveAPaceAndTurnsGoAround) {
+  FakeManager manager(kEcho);
+  manager.bootstrap().frame_pace = {.burst = 4, .interval_ns = 10'000'000};
+  ASSERT_TRUE(manager.Start());
+  const auto loud = manager.Connect();
+  const auto quiet = manager.Connect();
+  for (int i = 0; i < 4; ++i) ASSERT_TRUE(loud->Exchange(1, {}, Soon()).has_value());
+  const std::uint64_t began = os::MonotonicNs();
+  std::atomic<bool> stop{false};
+  std::atomic<std::uint64_t> loud_frames{0};
+  std::thread flood([&] {
+    while (!stop && loud->Exchange(1, {}, Soon())) ++loud_frames;
+  });
+  for (int i = 0; i < 10; ++i) {
+    const std::uint64_t before = loud_frames;
+    ASSERT_TRUE(quiet->Exchange(1, {}, Soon()).has_value());
+    // At most the one that was in line already, and the one behind it.
+    EXPECT_LE(loud_frames - before, 3U) << i;
+  }
+  stop = true;
+  flood.join();
+  const BootstrapStats stats = manager.server().stats();
+  EXPECT_LE(stats.frames, 4 + 1 + (os::MonotonicNs() - began) / 10'000'000);
+  EXPECT_GE(stats.delayed_frames, 10U);
+  EXPECT_TRUE(loud->Call({.deadline_ns = Soon()}).has_value());
+}
+
+// Several frames in one piece, of which the later ones wait for their turns; and a client that goes while one waits.
+TEST(Bootstrap, FramesThatWaitForTheirTurnAreAnsweredInOrderOrGoWithTheirClient) {
+  FakeManager manager(kEcho);
+  manager.bootstrap().frame_pace = {.burst = 1, .interval_ns = 5'000'000};
+  manager.bootstrap().frame_ns = 1'000'000;  // shorter than a turn: who waits for one is not slow
+  ASSERT_TRUE(manager.Start());
+  os::UniqueFd socket = os::ConnectUnix(manager.socket_path(), Soon()).value();
+  const os::UniqueFd self = os::OwnPidfd().value();
+  const auto welcome = std::get<wire::Welcome>(Say(socket.get(), HelloFrame(), {self.get()}).value());
+  const auto frame = [&](std::uint64_t id) {
+    return wire::EncodeFrame(wire::Lifecycle{.session = welcome.session, .id = id, .kind = 1}).value();
+  };
+  std::vector<std::byte> bytes;
+  for (std::uint64_t id = 1; id <= 4; ++id) std::ranges::copy(frame(id), std::back_inserter(bytes));
+  ASSERT_TRUE(os::SendAll(socket.get(), bytes, {}, Soon()));
+  for (std::uint64_t id = 1; id <= 4; ++id) {
+    const auto reply = Receive(socket.get());
+    ASSERT_TRUE(reply && std::holds_alternative<wire::Lifecycle>(*reply)) << id;
+    EXPECT_EQ(std::get<wire::Lifecycle>(*reply).id, id);
+  }
+  EXPECT_EQ(manager.CountOf("hangup"), 0U);
+  ASSERT_TRUE(os::SendAll(socket.get(), bytes, {}, Soon()));
+  socket.reset();
+  EXPECT_TRUE(manager.Seen("hangup"));
 }
 
 TEST(Bootstrap, WhoEndsSessionsTooFastIsBusyForAWhile) {

@@ -115,6 +115,15 @@ std::expected<void, StartError> Manager::Parts::Serve() {
   if (!started) return std::unexpected(ExplainBootstrap(config, started.error()));
   server = std::move(*started);
   dispatcher->Attach(server.get(), verifier.get(), backing.get());
+  metrics.AddSource([this](MetricSink& sink) {
+    const channel::BootstrapStats stats = server->stats();
+    sink.Counter("orbitkv_accepts_total", "Connections taken.", static_cast<double>(stats.accepted));
+    sink.Counter("orbitkv_accepts_delayed_total", "Times that the next connection had to wait for its turn.",
+                 static_cast<double>(stats.delayed_accepts));
+    sink.Counter("orbitkv_frames_total", "Lifecycle frames.", static_cast<double>(stats.frames));
+    sink.Counter("orbitkv_frames_delayed_total", "Of those, that had to wait for their turn.",
+                 static_cast<double>(stats.delayed_frames));
+  });
   return {};
 }
 
