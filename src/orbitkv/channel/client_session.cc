@@ -12,6 +12,7 @@ class ClientSession::Impl {
  public:
   Impl(Handshake hands, const ConnectOptions& options)
       : hands_(std::move(hands)),
+        purpose_(options.purpose),
         rings_({.geometry = hands_.welcome.geometry,
                 .abi = hands_.welcome.abi,
                 .session = hands_.welcome.session,
@@ -28,6 +29,7 @@ class ClientSession::Impl {
   }
 
   const Handshake hands_;
+  const wire::Purpose purpose_;
   const os::ForkGuard guard_;
   ClientRings rings_;
   FrameExchange frames_;
@@ -42,6 +44,7 @@ ClientSession::ClientSession(std::unique_ptr<Impl> impl) : impl_(std::move(impl)
 ClientSession::~ClientSession() = default;
 
 Incarnation ClientSession::incarnation() const { return impl_->hands_.welcome.incarnation; }
+wire::Purpose ClientSession::purpose() const { return impl_->purpose_; }
 SessionId ClientSession::epoch() const { return impl_->hands_.welcome.session; }
 std::uint64_t ClientSession::token() const { return impl_->hands_.welcome.client_token; }
 std::int32_t ClientSession::manager_pid() const { return impl_->hands_.welcome.manager_pid; }

@@ -96,6 +96,7 @@ class ClientSession {
 
   // Constant for the session's life.
   Incarnation incarnation() const;
+  wire::Purpose purpose() const;
   SessionId epoch() const;
   std::uint64_t token() const;
   std::int32_t manager_pid() const;

@@ -142,7 +142,9 @@ channel::ConnectOptions Link::SessionOptions(Life* life, wire::Purpose purpose, 
   connect.name = options_.name;
   connect.deadline_ns = os::DeadlineAfter(options_.connect_deadline_ms * kNsPerMs);
   connect.spin_ns = options_.spin_us * 1000;
-  connect.late_answer = [this, life, purpose](const channel::LateAnswer& late) { HandleLate(*life, purpose, late); };
+  if (life != nullptr) {
+    connect.late_answer = [this, life, purpose](const channel::LateAnswer& late) { HandleLate(*life, purpose, late); };
+  }
   connect.message = message;
   return connect;
 }
@@ -197,6 +199,7 @@ Result<std::unique_ptr<Life>> Link::Connect() {
   auto session = channel::ClientSession::Connect(SessionOptions(life.get(), wire::Purpose::kControl, &message));
   if (!session) {
     SayOnce(session.error().code, message.empty() ? session.error().text : message);
+    if (session.error().code == Code::kBusy && !old_sessions_.empty()) ReportDrainedApart();
     return std::unexpected(session.error());
   }
   life->SetControl(std::move(*session));
@@ -268,7 +271,7 @@ void Link::Serve(Life& life) {
     Count(counters_.link_rounds);
     std::uint64_t now = os::MonotonicNs();
     if (now >= drained_at && !old_sessions_.empty() && state() == State::kUp) {
-      ReportDrained(life);
+      ReportDrained(life.control());
       drained_at = os::DeadlineAfter(kRefusedPauseNs);
     }
     if (now >= register_at) TryRegister(life, &register_at);
@@ -348,15 +351,21 @@ bool Link::WaitForPing(Life& life, std::uint64_t until_ns) {
   return true;
 }
 
-void Link::ReportDrained(Life& life) {
+// What the Manager does not know it takes as well; where it refuses, it will not take it another time either.
+void Link::ReportDrained(channel::ClientSession& session) {
   while (!old_sessions_.empty()) {
     const OldSession& old = old_sessions_.back();
-    const auto sent = SessionDrained(life.control(), old.token, old.incarnation,
-                                     os::DeadlineAfter(options_.call_deadline_ms * kNsPerMs));
-    // A Manager that does not know the session refuses: then nothing of it is left there.
-    if (!sent && sent.error().code != Code::kRefused) return;
+    const auto sent =
+        SessionDrained(session, old.token, old.incarnation, os::DeadlineAfter(options_.call_deadline_ms * kNsPerMs));
+    if (!sent && (sent.error().code != Code::kRefused || session.purpose() == wire::Purpose::kAdmin)) return;
     old_sessions_.pop_back();
   }
+}
+
+// It may be this client's own earlier sessions that fill the Manager. Status tools have places of their own.
+void Link::ReportDrainedApart() {
+  const auto session = channel::ClientSession::Connect(SessionOptions(nullptr, wire::Purpose::kAdmin, nullptr));
+  if (session) ReportDrained(**session);
 }
 
 void Link::SayGoodbye(Life& life) {

@@ -88,7 +88,9 @@ class Link {
   void TearDown(std::unique_ptr<Life> life) ORBITKV_EXCLUDES(mutex_);
   bool CanRegister() const ORBITKV_REQUIRES(mutex_) { return !options_.moves_bytes() || shape_.has_value(); }
   void TryRegister(Life& life, std::uint64_t* next_ns) ORBITKV_EXCLUDES(mutex_);
-  void ReportDrained(Life& life);
+  void ReportDrained(channel::ClientSession& session);
+  // To a Manager that has no place for another session.
+  void ReportDrainedApart();
   // False when there is nothing to wait for: the ping cannot be posted.
   bool WaitForPing(Life& life, std::uint64_t until_ns);
   // Whether this Manager can still be talked to; its silence alone does not count.

@@ -162,6 +162,35 @@ TEST_F(LinkTest, ALostManagerIsReplacedAndOldLeasesNameNothing) {
   EXPECT_EQ(Counter("losses"), 1U);
 }
 
+// The Manager is full of sessions that have lost their connection, this client's own among them.
+TEST_F(LinkTest, WithoutAPlaceItReportsWhatHasDrainedAndThenFindsOne) {
+  FakeManager::Options fake;
+  fake.socket_path = options_.socket_path;
+  manager_ = std::make_unique<FakeManager>(fake);
+  manager_->bootstrap().max_sessions = 2;
+  ASSERT_TRUE(manager_->Start());
+  for (std::size_t i = 1; i <= 3; ++i) {
+    ASSERT_TRUE(channel::ClientSession::Connect(manager_->Client()).has_value()) << i;
+    ASSERT_TRUE(manager_->Seen("hangup", i));
+  }
+  Connect();
+  EXPECT_EQ(channel::ClientSession::Connect(manager_->Client()).error().code, Code::kBusy);
+  // Its ring makes no sense to it any more, so it leaves, and the Manager keeps what it left.
+  manager_->SetScript([](channel::ServerSession& session, const channel::ReceivedRequest& request) {
+    if (request.command != wire::Command::kQuerySubmit) return false;
+    const wire::SessionGeometry geometry;
+    const auto memory = os::Mapping::Map(session.session_fd(), geometry.total_bytes(), os::Access::kReadWrite).value();
+    reinterpret_cast<wire::SessionHeader*>(memory.data())->answer_head = 1'000'000;
+    session.FlushWake();
+    return true;
+  });
+  (void)client_->Ask({.request_id = "r", .hashes = Hashes(1)}, 10'000'000);
+  EXPECT_TRUE(manager_->Seen("drained"));
+  EXPECT_GE(manager_->CountOf("opened"), 5U) << "three, its own, and the one that only reports";
+  ASSERT_TRUE(client_->WaitUp(os::DeadlineAfter(10 * kSecondNs)).value());
+  EXPECT_EQ(Counter("connects"), 2U);
+}
+
 TEST_F(LinkTest, APoolThatCouldShrinkIsNotMapped) {
   StartManager({.seal_pool = false});
   StartClient();

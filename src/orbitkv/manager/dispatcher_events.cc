@@ -106,11 +106,12 @@ void Dispatcher::Handle(FrameArrived& event, std::uint64_t now_ns) {
   if (session == nullptr || session->channel == nullptr) return;
   if (event.dropped) return ReplyError(event, Code::kBusy, "too many frames wait for the Manager; send it again later");
   if (event.kind == wire::FRAME_HEALTH) return ReplyHealth(event, now_ns);
+  // Also where no other session has a place: what is drained may be what fills them.
+  if (event.kind == wire::FRAME_SESSION_DRAINED) return Drained(event, now_ns);
   if (session->admin) return ReplyError(event, Code::kRefused, "this session was opened to ask for health only");
   switch (event.kind) {
     case wire::FRAME_REGISTER: return Register(*session, event, now_ns);
     case wire::FRAME_UNREGISTER: return Unregister(*session, event, now_ns);
-    case wire::FRAME_SESSION_DRAINED: return Drained(event, now_ns);
     default: return ReplyError(event, Code::kUnsupported, "this Manager does not know that kind of frame");
   }
 }

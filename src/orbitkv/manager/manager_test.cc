@@ -384,7 +384,7 @@ TEST_F(ManagerTest, ASecondLayoutOfOneSessionIsRefused) {
   EXPECT_EQ(other.error().code, Code::kRefused);
 }
 
-TEST_F(ManagerTest, AnAdminSessionAsksForHealthOnly) {
+TEST_F(ManagerTest, AnAdminSessionAsksForHealthAndReportsWhatHasDrained) {
   StartManager();
   auto options = Options();
   options.purpose = wire::Purpose::kAdmin;
@@ -392,6 +392,8 @@ TEST_F(ManagerTest, AnAdminSessionAsksForHealthOnly) {
   ASSERT_TRUE(admin);
   EXPECT_EQ((*admin)->Register().error().code, Code::kRefused);
   EXPECT_EQ((*admin)->Query(1, Chain(1, 1)).error().code, Code::kRefused);
+  EXPECT_EQ((*admin)->Unregister().error().code, Code::kRefused);
+  EXPECT_TRUE((*admin)->ReportDrained(1, manager_->incarnation())) << "of nobody";
   EXPECT_EQ(Figure(**admin, "orbitkv_sessions"), 0);
   EXPECT_EQ(Figure(**admin, "orbitkv_pool_bytes"), 8 * kMiB);
 }

@@ -24,7 +24,10 @@ state::Digest DigestOf(const Registration& worker) {
 }  // namespace
 
 Status Registry::Open(SessionId session, Purpose purpose, std::uint64_t token) {
-  if (sessions_.size() >= limits_.max_sessions) {
+  // Detached sessions have as many places of their own.
+  const std::size_t attached = sessions_.size() - detached_;
+  const std::size_t beyond = detached_ > limits_.max_sessions ? detached_ - limits_.max_sessions : 0;
+  if (attached + beyond >= limits_.max_sessions) {
     return Fail(Code::kBusy, "too many sessions; raise max_sessions", sessions_.size(), limits_.max_sessions);
   }
   if (session.is_none() || sessions_.contains(session)) {

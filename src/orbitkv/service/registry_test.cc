@@ -228,6 +228,31 @@ TEST(RegistryTest, LimitsAreKept) {
   world.ExpectQuiet();
 }
 
+TEST(RegistryTest, DetachedSessionsHavePlacesOfTheirOwnAndThoseAreBoundedToo) {
+  WorldOptions options;
+  options.limits.max_sessions = 2;
+  World world(options);
+  Service& service = world.service();
+  std::uint64_t next = 100;
+  const auto open = [&] {
+    ++next;
+    return service.OpenSession(SessionId(next), Purpose::kControl, next).has_value();
+  };
+  std::vector<SessionId> detached;
+  while (detached.size() < 3) {
+    ASSERT_TRUE(open()) << detached.size();
+    detached.emplace_back(next);
+    service.DetachSession(detached.back(), world.now());
+  }
+  // Two places, of which the third detached one takes one.
+  EXPECT_TRUE(open());
+  EXPECT_FALSE(open());
+  service.EndSession(detached.back(), world.now());
+  EXPECT_TRUE(open());
+  EXPECT_FALSE(open());
+  EXPECT_EQ(service.gauges().sessions, 4U);
+}
+
 TEST(RegistryTest, ANamespaceThatNobodyUsesMakesRoom) {
   WorldOptions options;
   options.limits.max_namespaces = 2;

@@ -47,7 +47,8 @@ class Service {
   Service& operator=(const Service&) = delete;
 
   // ---- sessions -----------------------------------------------------------------------------------------------------
-  // Ids are never reused. kBusy at max_sessions, kInvalid for an id or token that is open already.
+  // Ids are never reused. kBusy at max_sessions, where detached ones count only beyond as many again; kInvalid for an
+  // id or token that is open already.
   Status OpenSession(SessionId session, Purpose purpose, std::uint64_t token);
   // The connection is gone, but the process may live and copy: leases end, grants and reserved slots stay. The session
   // takes no further calls. Idempotent.

@@ -151,6 +151,7 @@ void FakeManager::Note(const std::string& what) {
 void FakeManager::OnOpened(std::unique_ptr<ServerSession> session) {
   {
     const MutexLock lock(mutex_);
+    by_token_[session->token()] = session->id();
     arrivals_.push_back(std::move(session));
   }
   Note("opened");
@@ -186,10 +187,13 @@ void FakeManager::ReplyTo(std::uint32_t kind, std::span<const std::byte> payload
   } else if (kind == wire::FRAME_SESSION_DRAINED) {
     wire::SessionDrained drained;
     ORBITKV_CHECK(drained.ParseFromArray(payload.data(), static_cast<int>(payload.size())));
+    SessionId ended;
     {
       const MutexLock lock(mutex_);
       drained_tokens_.push_back(drained.client_token());
+      if (const auto known = by_token_.find(drained.client_token()); known != by_token_.end()) ended = known->second;
     }
+    if (!ended.is_none()) server().Close(ended);
     Note("drained");
   } else if (kind == wire::FRAME_UNREGISTER) {
     Note("unregister");

@@ -127,6 +127,7 @@ class FakeManager : public channel::BootstrapEvents {
   std::deque<std::unique_ptr<channel::ServerSession>> arrivals_ ORBITKV_GUARDED_BY(mutex_);
   std::map<std::string, std::size_t> seen_ ORBITKV_GUARDED_BY(mutex_);
   std::vector<std::uint64_t> drained_tokens_ ORBITKV_GUARDED_BY(mutex_);
+  std::map<std::uint64_t, SessionId> by_token_ ORBITKV_GUARDED_BY(mutex_);
   std::map<state::BlockHash, Stored> stored_ ORBITKV_GUARDED_BY(mutex_);
   std::map<std::uint64_t, Hashes> leases_ ORBITKV_GUARDED_BY(mutex_);
   std::map<std::uint64_t, Hashes> grants_ ORBITKV_GUARDED_BY(mutex_);
