@@ -190,7 +190,9 @@ TEST(Golden, PayloadsOfPublishAndRestore) {
   EXPECT_TRUE(DecodeCommitAnswer(Same("commit_answer", BytesOfAll<std::uint32_t>({1, 2, 3}))));
   const std::uint32_t ranks[] = {0, 3};
   EXPECT_TRUE(DecodeBegin(Same("begin", EncodeBegin(9, ranks))));
-  EXPECT_TRUE(DecodeEnd(Same("end", EncodeEnd(ranks))));
+  EXPECT_TRUE(DecodeEndV1(Same("abi1_end", EncodeEndV1(ranks))));
+  const EndEntry mismatches[] = {{0x0102030405060708ULL, 3, 0}, {9, 0, 0}};
+  EXPECT_TRUE(DecodeEnd(Same("abi2_end", EncodeEnd(mismatches))));
   const PlanEntryV1 old{4096, 7, 0x0102030405060708ULL, 6144, 2};
   EXPECT_TRUE(DecodePlanV1(Same("abi1_plan", BytesOf(old))));
   const PlanEntry plan{4096, 7, 0x0102030405060708ULL, 6144, 2, 1, 8};

@@ -377,7 +377,11 @@ void Restorer::End(Job& job, wire::EndResult result) {
 void Restorer::Withdraw(JobPtr job) {
   channel::ClientSession& session = job->life->control();
   const std::uint64_t scalar1 = options_.rank | (static_cast<std::uint64_t>(wire::EndResult::kMismatch) << 32U);
-  const std::vector<std::byte> args = wire::EncodeEnd(job->mismatched);
+  std::vector<wire::EndEntry> mismatches;
+  for (const std::uint32_t index : job->mismatched) {
+    mismatches.push_back({.generation = job->plan[index].generation, .index = index});
+  }
+  const std::vector<std::byte> args = wire::EncodeEndFor(session.abi(), mismatches);
   const auto answer = link_.Ask(
       session,
       {.command = wire::Command::kRestoreEnd, .scalar0 = job->grant.value(), .scalar1 = scalar1, .args = args});

@@ -257,11 +257,19 @@ void CommandRunner::End(const CommandRequest& request, std::uint64_t now_ns, Com
       result > static_cast<std::uint32_t>(wire::EndResult::kFailed)) {
     return Refuse(answer, Error{});
   }
-  // An end without indices may come without a header.
-  const auto end = request.args.empty() ? Result<wire::EndView>(wire::EndView{}) : wire::DecodeEnd(request.args);
-  if (!end) return Refuse(answer, end.error());
+  mismatches_.clear();
+  // An end without mismatches may come without a header.
+  if (!request.args.empty() && abi_ == 1) {
+    const auto end = wire::DecodeEndV1(request.args);
+    if (!end) return Refuse(answer, end.error());
+    for (const std::uint32_t index : end->indices) mismatches_.push_back({.index = index});
+  } else if (!request.args.empty()) {
+    const auto end = wire::DecodeEnd(request.args);
+    if (!end) return Refuse(answer, end.error());
+    mismatches_.assign(end->mismatches.begin(), end->mismatches.end());
+  }
   if (auto done = service_.RestoreEnd(session_, GrantId(request.scalar0), Rank(rank),
-                                      static_cast<wire::EndResult>(result), end->indices, now_ns);
+                                      static_cast<wire::EndResult>(result), mismatches_, now_ns);
       !done) {
     Refuse(answer, done.error());
   }

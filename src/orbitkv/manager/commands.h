@@ -86,6 +86,7 @@ class CommandRunner {
   std::vector<std::uint32_t> boundaries_;
   std::vector<std::byte> payload_;
   std::vector<std::uint32_t> outcomes_;
+  std::vector<wire::EndEntry> mismatches_;
 };
 
 }  // namespace orbitkv::manager

@@ -72,6 +72,8 @@ constexpr Figure64<service::Counters> kServiceCounters[] = {
     {"orbitkv_plans_corrupt_total", "Plans that met a damaged record.", &service::Counters::plans_corrupt},
     {"orbitkv_restores_ok_total", "Restores of a rank that ended well.", &service::Counters::restores_ok},
     {"orbitkv_restores_mismatch_total", "Restores that met a wrong checksum.", &service::Counters::restores_mismatch},
+    {"orbitkv_mismatches_stale_total", "Reported blocks whose slot holds something else by now.",
+     &service::Counters::mismatches_stale},
     {"orbitkv_restores_failed_total", "Restores not copied.", &service::Counters::restores_failed},
     {"orbitkv_restored_blocks_total", "Blocks restored, per rank.", &service::Counters::restored_blocks},
     {"orbitkv_restored_bytes_total", "Bytes restored, per rank.", &service::Counters::restored_bytes},

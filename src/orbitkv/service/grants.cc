@@ -227,7 +227,7 @@ void Grants::CancelRunning(Session& session) {
 }
 
 Status Grants::EndRank(Session& session, GrantId grant, Rank rank, wire::EndResult result,
-                       std::span<const std::uint32_t> indices) {
+                       std::span<const wire::EndEntry> mismatches) {
   if (!session.IsWorker() || session.registration->rank != rank) {
     return Fail(Code::kRefused, "the session is not registered for this rank", rank.value());
   }
@@ -247,10 +247,10 @@ Status Grants::EndRank(Session& session, GrantId grant, Rank rank, wire::EndResu
         break;
       case wire::EndResult::kMismatch:
         ++counters_.restores_mismatch;
-        if (std::ranges::any_of(indices, [blocks](std::uint32_t index) { return index >= blocks; })) {
+        if (std::ranges::any_of(mismatches, [blocks](const wire::EndEntry& one) { return one.index >= blocks; })) {
           status = Fail(Code::kInvalid, "a mismatched block lies beyond the plan", blocks);
         }
-        ReportMismatches(session, ended, indices);
+        ReportMismatches(session, ended, mismatches);
         break;
       case wire::EndResult::kFailed: ++counters_.restores_failed; break;
       default: status = Fail(Code::kInvalid, "unknown result of a restore", static_cast<std::uint64_t>(result));
@@ -260,12 +260,16 @@ Status Grants::EndRank(Session& session, GrantId grant, Rank rank, wire::EndResu
   return status;
 }
 
-void Grants::ReportMismatches(const Session& session, const Grant& grant, std::span<const std::uint32_t> indices) {
-  for (const std::uint32_t index : indices) {
-    if (index >= grant.demand.size()) continue;
-    const Demand::Place place = grant.demand.At(index);
-    verifications_.Report(session.id, *grant.instance->space, grant.hashes[place.index], grant.uses[place.index].ref,
-                          place.group, session.registration->shard);
+void Grants::ReportMismatches(const Session& session, const Grant& grant, std::span<const wire::EndEntry> mismatches) {
+  for (const wire::EndEntry& one : mismatches) {
+    if (one.index >= grant.demand.size()) continue;
+    const Demand::Place place = grant.demand.At(one.index);
+    verifications_.Report(*grant.instance->space, {.by = session.id,
+                                                   .hash = grant.hashes[place.index],
+                                                   .ref = grant.uses[place.index].ref,
+                                                   .group = place.group,
+                                                   .shard = session.registration->shard,
+                                                   .generation = one.generation});
   }
 }
 

@@ -63,7 +63,7 @@ class Grants {
   // What was pinned by a begin that nobody was answered is undone.
   void CancelRunning(Session& session);
   Status EndRank(Session& session, GrantId grant, Rank rank, wire::EndResult result,
-                 std::span<const std::uint32_t> indices);
+                 std::span<const wire::EndEntry> mismatches);
   void Release(Session& session, GrantId grant);
 
   void EndSession(Session& session);
@@ -115,7 +115,7 @@ class Grants {
   Result<BeginProgress> StepBegin(Session& session, Beginning& beginning, std::uint64_t now_ns);
   Status PinSome(Instance& instance, Beginning& beginning, std::uint64_t now_ns);
   Result<PlanProgress> StepPlan(Session& session, Planning& planning, std::vector<wire::PlanEntry>& out);
-  void ReportMismatches(const Session& session, const Grant& grant, std::span<const std::uint32_t> indices);
+  void ReportMismatches(const Session& session, const Grant& grant, std::span<const wire::EndEntry> mismatches);
   // Ends one rank; the grant goes with the last one, and then found is no longer valid.
   void EndPin(GrantMap::iterator found, RankPin& pin);
   bool EndWaiting(GrantMap::iterator found);

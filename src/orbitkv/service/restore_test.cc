@@ -287,6 +287,29 @@ TEST_F(RestoreTest, AFalseAlarmCountsAgainstTheSession) {
   world_.ExpectQuiet();
 }
 
+TEST_F(RestoreTest, AReportOfASlotThatWasFilledAnewAccusesNobody) {
+  BeginBoth(5);
+  BeginBoth(6);
+  for (const std::uint64_t grant : {5U, 6U}) ASSERT_EQ(world_.Plan(ranks_[0], grant, 0), PlanStatus::kArmed);
+  const wire::EndEntry seen{.generation = world_.plan()[2].generation, .index = 2};
+  ASSERT_TRUE(world_.EndNaming(ranks_[0], 5, 0, std::span(&seen, 1)).has_value());
+  const std::vector<VerifyRequest> requests = world_.service().TakeVerifyRequests();
+  ASSERT_EQ(requests.size(), 1U);
+  EXPECT_EQ(requests[0].generation, seen.generation);
+  world_.service().VerifyDone(requests[0].id, false, world_.now());
+  EXPECT_EQ(world_.service().counters().mismatches_stale, 0U);
+  ASSERT_EQ(world_.Publish(ranks_[0], chain_, 0), 1U) << "stored anew while the other grant keeps the old slot";
+  EXPECT_EQ(world_.Found(scheduler_, 3, chain_), 8U);
+
+  ASSERT_TRUE(world_.EndNaming(ranks_[0], 6, 0, std::span(&seen, 1)).has_value());
+  EXPECT_TRUE(world_.service().TakeVerifyRequests().empty());
+  EXPECT_EQ(world_.Found(scheduler_, 3, chain_), 8U);
+  EXPECT_EQ(world_.service().counters().mismatches_stale, 1U);
+  EXPECT_EQ(world_.service().counters().verified_equal, 0U);
+  for (const SessionStatus& status : world_.service().sessions()) EXPECT_EQ(status.false_alarms, 0U);
+  world_.ExpectQuiet();
+}
+
 TEST_F(RestoreTest, WrongBytesCostTheBlock) {
   BeginBoth(5);
   ASSERT_EQ(world_.Plan(ranks_[0], 5, 0), PlanStatus::kArmed);

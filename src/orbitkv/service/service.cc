@@ -269,10 +269,10 @@ Result<PlanStatus> Service::RestorePlan(SessionId session, GrantId grant, Rank r
 }
 
 Status Service::RestoreEnd(SessionId session, GrantId grant, Rank rank, wire::EndResult result,
-                           std::span<const std::uint32_t> indices, std::uint64_t now_ns) {
+                           std::span<const wire::EndEntry> mismatches, std::uint64_t now_ns) {
   parts_->At(now_ns);
   ORBITKV_ASSIGN_OR_RETURN(Session * found, parts_->Registered(session));
-  return parts_->grants.EndRank(*found, grant, rank, result, indices);
+  return parts_->grants.EndRank(*found, grant, rank, result, mismatches);
 }
 
 Status Service::Release(SessionId session, wire::ReleaseKind kind, std::uint64_t id, std::uint64_t now_ns) {

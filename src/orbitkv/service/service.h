@@ -99,10 +99,10 @@ class Service {
   Result<PlanProgress> ContinuePlan(SessionId session, std::uint64_t now_ns, std::vector<wire::PlanEntry>& out);
   Result<PlanStatus> RestorePlan(SessionId session, GrantId grant, Rank rank, std::uint64_t now_ns,
                                  std::vector<wire::PlanEntry>& out);
-  // Ends the rank's pin. Idempotent: a grant or rank that is not armed (any more) is no error. indices name the blocks
-  // that mismatched, counted as in the plan.
+  // Ends the rank's pin. Idempotent: a grant or rank that is not armed (any more) is no error. mismatches name blocks
+  // as the plan did; one whose slot holds something else by now is no reason to doubt that.
   Status RestoreEnd(SessionId session, GrantId grant, Rank rank, wire::EndResult result,
-                    std::span<const std::uint32_t> indices, std::uint64_t now_ns);
+                    std::span<const wire::EndEntry> mismatches, std::uint64_t now_ns);
   // Idempotent. A lease ends; of a grant the pins that are not armed end.
   Status Release(SessionId session, wire::ReleaseKind kind, std::uint64_t id, std::uint64_t now_ns);
 

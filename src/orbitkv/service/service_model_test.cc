@@ -441,8 +441,14 @@ class Model {
     if (found == restores_.end()) return;
     std::vector<std::uint32_t> indices;
     if (prng_.Below(4) == 0) indices.push_back(static_cast<std::uint32_t>(prng_.Below(found->second.blocks)));
-    const auto result = indices.empty() ? wire::EndResult::kOk : wire::EndResult::kMismatch;
-    ASSERT_TRUE(world_.End(peer->id, found->first.second, peer->rank, result, indices).has_value());
+    const auto plan = found->second.plans.find(peer->rank);
+    if (!indices.empty() && plan != found->second.plans.end() && prng_.Below(4) != 0) {
+      const wire::EndEntry named{.generation = plan->second[indices[0]].generation, .index = indices[0]};
+      ASSERT_TRUE(world_.EndNaming(peer->id, found->first.second, peer->rank, std::span(&named, 1)).has_value());
+    } else {
+      const auto result = indices.empty() ? wire::EndResult::kOk : wire::EndResult::kMismatch;
+      ASSERT_TRUE(world_.End(peer->id, found->first.second, peer->rank, result, indices).has_value());
+    }
     found->second.open.erase(peer->rank);
     DropEndedRestores();
   }

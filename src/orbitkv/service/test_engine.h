@@ -143,7 +143,14 @@ class World {
   const std::vector<wire::PlanEntry>& plan() const { return plan_; }
   Status End(SessionId session, std::uint64_t grant, std::uint32_t rank = 0,
              wire::EndResult result = wire::EndResult::kOk, std::vector<std::uint32_t> indices = {}) {
-    return service_->RestoreEnd(session, GrantId(grant), Rank(rank), result, indices, now_ns_);
+    std::vector<wire::EndEntry> mismatches;
+    for (const std::uint32_t index : indices) mismatches.push_back({.index = index});
+    return service_->RestoreEnd(session, GrantId(grant), Rank(rank), result, mismatches, now_ns_);
+  }
+  // Naming the slots that were planned.
+  Status EndNaming(SessionId session, std::uint64_t grant, std::uint32_t rank,
+                   std::span<const wire::EndEntry> mismatches) {
+    return service_->RestoreEnd(session, GrantId(grant), Rank(rank), wire::EndResult::kMismatch, mismatches, now_ns_);
   }
   Status ReleaseGrant(SessionId session, std::uint64_t grant) {
     return service_->Release(session, wire::ReleaseKind::kGrant, grant, now_ns_);

@@ -143,6 +143,7 @@ struct Counters {
   std::uint64_t plans_corrupt = 0;
   std::uint64_t restores_ok = 0;
   std::uint64_t restores_mismatch = 0;
+  std::uint64_t mismatches_stale = 0;  // reports of slots that hold something else by now
   std::uint64_t restores_failed = 0;
   std::uint64_t restored_blocks = 0;  // per rank
   std::uint64_t restored_bytes = 0;

@@ -1,12 +1,25 @@
 #include "orbitkv/service/verifications.h"
 
 #include "orbitkv/base/check.h"
+#include "orbitkv/wire/commands.h"
 
 namespace orbitkv::service {
 
-void Verifications::Report(SessionId by, const Namespace& space, const state::BlockHash& hash, cache::BlockRef ref,
-                           std::uint32_t group, std::uint32_t shard) {
+// The key may have been dropped, for another reader's report, and stored again while this reader's grant kept the old
+// slot.
+bool Verifications::IsStale(cache::BlockRef ref, std::uint32_t component, std::uint64_t generation) {
+  if (generation == wire::kNoGeneration) return false;
+  const Result<cache::PlanSlot> there = cache_.PlanSuspect(ref, component);
+  return !there || there->generation != generation;
+}
+
+void Verifications::Report(const Namespace& space, const Doubt& doubt) {
+  const auto& [by, hash, ref, group, shard, generation] = doubt;
   const std::uint32_t component = space.ComponentOf(group, shard);
+  if (IsStale(ref, component, generation)) {
+    ++counters_.mismatches_stale;
+    return;
+  }
   if (by_component_.contains({ref, component})) return;
   if (open_.size() >= limits_.verifications || !Hold({ref, 1U << group})) {
     // Not there any more is as good as dropped.

@@ -2,7 +2,8 @@
 // Owns: one granted pin for each block that it has open, and the suspect mark of each component.
 // Threads: one. Blocks: no. Units: counts.
 // Errors: none. A report that cannot be checked (the bound is reached, the record is damaged, the block is on its way
-//         out) costs the block: doubt is a miss.
+//         out) costs the block: doubt is a miss. A report of a slot that has been dropped or filled anew since it was
+//         planned concerns nobody and is only counted.
 // Invariant: a component has at most one open request; its slot is not reused while the request is open.
 #pragma once
 
@@ -25,8 +26,15 @@ class Verifications {
   Verifications(const Limits& limits, cache::BlockCache& cache, Counters& counters)
       : limits_(limits), cache_(cache), counters_(counters) {}
 
-  void Report(SessionId by, const Namespace& space, const state::BlockHash& hash, cache::BlockRef ref,
-              std::uint32_t group, std::uint32_t shard);
+  struct Doubt {
+    SessionId by;
+    state::BlockHash hash;
+    cache::BlockRef ref;
+    std::uint32_t group = 0;
+    std::uint32_t shard = 0;
+    std::uint64_t generation = 0;  // of the slot that was read; wire::kNoGeneration: whatever is there
+  };
+  void Report(const Namespace& space, const Doubt& doubt);
   std::vector<VerifyRequest> Take() { return std::exchange(untaken_, {}); }
   // The session whose report was wrong, when it was.
   std::optional<SessionId> Done(std::uint64_t request_id, bool equal);
@@ -39,6 +47,7 @@ class Verifications {
     std::uint32_t component = 0;
   };
 
+  bool IsStale(cache::BlockRef ref, std::uint32_t component, std::uint64_t generation);
   bool Hold(const cache::BlockUse& use);
   void LetGo(cache::BlockRef ref);
 

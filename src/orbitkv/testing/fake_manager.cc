@@ -379,8 +379,8 @@ void FakeManager::End(ServerSession& session, const ReceivedRequest& request) {
   {
     const MutexLock lock(mutex_);
     const auto grant = grants_.find(request.scalar0);
-    for (const std::uint32_t index : end.indices) {
-      if (grant != grants_.end()) stored_.erase(grant->second.at(index));
+    for (const wire::EndEntry& one : end.mismatches) {
+      if (grant != grants_.end()) stored_.erase(grant->second.at(one.index));
     }
     if (grant != grants_.end()) grants_.erase(grant);
   }

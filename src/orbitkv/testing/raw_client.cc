@@ -272,7 +272,9 @@ Result<std::pair<wire::AnswerStatus, std::vector<wire::PlanEntry>>> RawClient::P
     return std::pair(answer.status, std::move(plan));
   }
   ORBITKV_ASSIGN_OR_RETURN(const auto entries, wire::DecodePlan(answer.payload.bytes()));
-  return std::pair(answer.status, std::vector<wire::PlanEntry>(entries.begin(), entries.end()));
+  planned_grant_ = grant;
+  plan_.assign(entries.begin(), entries.end());
+  return std::pair(answer.status, plan_);
 }
 
 bool RawClient::Right(const wire::PlanEntry& entry, const state::BlockHash& hash) const {
@@ -288,7 +290,13 @@ bool RawClient::Right(const wire::PlanEntry& entry, const state::BlockHash& hash
 
 Status RawClient::End(GrantId grant, wire::EndResult result, std::span<const std::uint32_t> indices) {
   const std::uint64_t scalar = options_.rank | static_cast<std::uint64_t>(result) << 32U;
-  ORBITKV_TRY(CallOk(wire::Command::kRestoreEnd, grant.value(), scalar, wire::EncodeEnd(indices)));
+  std::vector<wire::EndEntry> mismatches;
+  for (const std::uint32_t index : indices) {
+    const bool planned = grant == planned_grant_ && index < plan_.size();
+    mismatches.push_back({.generation = planned ? plan_[index].generation : wire::kNoGeneration, .index = index});
+  }
+  ORBITKV_TRY(
+      CallOk(wire::Command::kRestoreEnd, grant.value(), scalar, wire::EncodeEndFor(session_->abi(), mismatches)));
   return {};
 }
 

@@ -97,6 +97,7 @@ class RawClient {
   Result<std::pair<wire::AnswerStatus, std::vector<wire::PlanEntry>>> Plan(GrantId grant);
   // Whether the slot holds the block, whole and under its checksum.
   bool Right(const wire::PlanEntry& entry, const state::BlockHash& hash) const;
+  // The mismatches are those of the plan that came last.
   Status End(GrantId grant, wire::EndResult result, std::span<const std::uint32_t> indices = {});
   Status Release(wire::ReleaseKind kind, std::uint64_t id);
   // Query, Begin, Plan, Right, End: how many blocks were restored, each of them right.
@@ -119,6 +120,8 @@ class RawClient {
   std::unique_ptr<channel::ClientSession> session_;
   os::Mapping pool_;
   state::Digest namespace_digest_{};
+  GrantId planned_grant_;
+  std::vector<wire::PlanEntry> plan_;
 };
 
 }  // namespace orbitkv::testing

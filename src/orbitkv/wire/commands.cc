@@ -35,13 +35,28 @@ Result<BeginView> DecodeBegin(std::span<const std::byte> payload) {
   return BeginView{*header, *ranks};
 }
 
-Result<EndView> DecodeEnd(std::span<const std::byte> payload) {
+namespace {
+
+template <typename Entry>
+Result<std::span<const Entry>> DecodeEndOf(std::span<const std::byte> payload) {
   PayloadReader reader(payload);
   const auto header = reader.Header<EndHeader>();
   if (!header) return Fail(Code::kInvalid, "restore end header is short");
-  const auto indices = reader.Array<std::uint32_t>(header->index_count);
-  if (!indices || !reader.AtEnd()) return Fail(Code::kInvalid, "restore end length differs from its count");
-  return EndView{*indices};
+  const auto entries = reader.Array<Entry>(header->index_count);
+  if (!entries || !reader.AtEnd()) return Fail(Code::kInvalid, "restore end length differs from its count");
+  return *entries;
+}
+
+}  // namespace
+
+Result<EndView> DecodeEnd(std::span<const std::byte> payload) {
+  ORBITKV_ASSIGN_OR_RETURN(const auto mismatches, DecodeEndOf<EndEntry>(payload));
+  return EndView{mismatches};
+}
+
+Result<EndViewV1> DecodeEndV1(std::span<const std::byte> payload) {
+  ORBITKV_ASSIGN_OR_RETURN(const auto indices, DecodeEndOf<std::uint32_t>(payload));
+  return EndViewV1{indices};
 }
 
 Result<std::span<const ReserveEntry>> DecodeReserveAnswer(std::span<const std::byte> payload) {
@@ -74,8 +89,19 @@ std::vector<std::byte> EncodeBegin(std::uint32_t boundary_blocks, std::span<cons
   return EncodePayload(BeginHeader{boundary_blocks, static_cast<std::uint32_t>(ranks.size())}, ranks);
 }
 
-std::vector<std::byte> EncodeEnd(std::span<const std::uint32_t> indices) {
+std::vector<std::byte> EncodeEnd(std::span<const EndEntry> mismatches) {
+  return EncodePayload(EndHeader{static_cast<std::uint32_t>(mismatches.size()), 0}, mismatches);
+}
+
+std::vector<std::byte> EncodeEndV1(std::span<const std::uint32_t> indices) {
   return EncodePayload(EndHeader{static_cast<std::uint32_t>(indices.size()), 0}, indices);
+}
+
+std::vector<std::byte> EncodeEndFor(std::uint16_t abi, std::span<const EndEntry> mismatches) {
+  if (abi > 1) return EncodeEnd(mismatches);
+  std::vector<std::uint32_t> indices;
+  for (const EndEntry& one : mismatches) indices.push_back(one.index);
+  return EncodeEndV1(indices);
 }
 
 }  // namespace orbitkv::wire

@@ -136,7 +136,7 @@ static_assert(sizeof(PlanEntryV1) == 32);
 // ---- RestoreEnd -----------------------------------------------------------------------------------------------------
 enum class EndResult : std::uint32_t {
   kOk = 1,
-  kMismatch = 2,  // followed by the indices of blocks whose checksum did not match
+  kMismatch = 2,  // followed by the blocks whose checksum did not match
   kFailed = 3,    // not copied, for a reason that says nothing about the bytes
 };
 
@@ -146,7 +146,20 @@ struct EndHeader {
 };
 static_assert(sizeof(EndHeader) == 8);
 
+// Version 1 has the indices alone, u32 each.
+inline constexpr std::uint64_t kNoGeneration = 0;  // what it says of the slot; no slot has it
+struct EndEntry {
+  std::uint64_t generation = kNoGeneration;  // as in the PlanEntry
+  std::uint32_t index = 0;                   // of the block in the plan
+  std::uint32_t reserved = 0;
+};
+static_assert(sizeof(EndEntry) == 16);
+
 struct EndView {
+  std::span<const EndEntry> mismatches;
+};
+
+struct EndViewV1 {
   std::span<const std::uint32_t> indices;
 };
 
@@ -159,6 +172,7 @@ Result<ReserveView> DecodeReserve(std::span<const std::byte> payload);
 Result<CommitView> DecodeCommit(std::span<const std::byte> payload);
 Result<BeginView> DecodeBegin(std::span<const std::byte> payload);
 Result<EndView> DecodeEnd(std::span<const std::byte> payload);
+Result<EndViewV1> DecodeEndV1(std::span<const std::byte> payload);
 Result<std::span<const ReserveEntry>> DecodeReserveAnswer(std::span<const std::byte> payload);
 Result<std::span<const PlanEntry>> DecodePlan(std::span<const std::byte> payload);
 Result<std::span<const PlanEntryV1>> DecodePlanV1(std::span<const std::byte> payload);
@@ -167,6 +181,9 @@ Result<std::span<const std::uint32_t>> DecodeCommitAnswer(std::span<const std::b
 std::vector<std::byte> EncodeReserve(ReserveHeader header, std::span<const state::BlockHash> hashes);
 std::vector<std::byte> EncodeCommit(std::span<const CommitEntry> entries);
 std::vector<std::byte> EncodeBegin(std::uint32_t boundary_blocks, std::span<const std::uint32_t> ranks);
-std::vector<std::byte> EncodeEnd(std::span<const std::uint32_t> indices);
+std::vector<std::byte> EncodeEnd(std::span<const EndEntry> mismatches);
+std::vector<std::byte> EncodeEndV1(std::span<const std::uint32_t> indices);
+// As a session of this version says it.
+std::vector<std::byte> EncodeEndFor(std::uint16_t abi, std::span<const EndEntry> mismatches);
 
 }  // namespace orbitkv::wire

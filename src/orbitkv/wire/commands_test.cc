@@ -46,10 +46,27 @@ TEST(Commands, CommitBeginAndEndRoundTrip) {
   EXPECT_FALSE(DecodeBegin(EncodeBegin(0, ranks)).has_value());
   EXPECT_FALSE(DecodeBegin(EncodeBegin(1, {})).has_value());
 
-  const auto end_bytes = EncodeEnd(ranks);
+  const std::vector<EndEntry> mismatches{{.generation = 7, .index = 3}, {.generation = 8, .index = 0}};
+  const auto end_bytes = EncodeEnd(mismatches);
   const auto end = DecodeEnd(end_bytes);
   ASSERT_TRUE(end.has_value());
-  EXPECT_EQ(end->indices.size(), 2U);
+  ASSERT_EQ(end->mismatches.size(), 2U);
+  EXPECT_EQ(end->mismatches[0].generation, 7U);
+  EXPECT_EQ(end->mismatches[0].index, 3U);
+  EXPECT_EQ(EncodeEndFor(2, mismatches), end_bytes);
+}
+
+TEST(Commands, VersionOneEndsWithIndicesAlone) {
+  const std::vector<std::uint32_t> indices{3, 0};
+  const auto bytes = EncodeEndV1(indices);
+  const auto end = DecodeEndV1(bytes);
+  ASSERT_TRUE(end.has_value());
+  EXPECT_TRUE(std::ranges::equal(end->indices, indices));
+  const std::vector<EndEntry> mismatches{{.generation = 7, .index = 3}, {.generation = 8, .index = 0}};
+  EXPECT_EQ(EncodeEndFor(1, mismatches), bytes);
+  EXPECT_FALSE(DecodeEndV1(EncodeEnd(mismatches)).has_value());
+  EXPECT_FALSE(DecodeEnd(bytes).has_value());
+  EXPECT_EQ(EncodeEnd({}), EncodeEndV1({})) << "an end without mismatches is the same in both";
 }
 
 // Every cut and every surplus byte of every payload is refused: a count never reaches beyond the bytes that came.
@@ -71,7 +88,8 @@ TEST(Commands, LengthsMustMatchExactly) {
   expect_exact(EncodeReserve(reserve, hashes), [](auto bytes) { return DecodeReserve(bytes).has_value(); });
   expect_exact(EncodeCommit(entries), [](auto bytes) { return DecodeCommit(bytes).has_value(); });
   expect_exact(EncodeBegin(1, ranks), [](auto bytes) { return DecodeBegin(bytes).has_value(); });
-  expect_exact(EncodeEnd(ranks), [](auto bytes) { return DecodeEnd(bytes).has_value(); });
+  expect_exact(EncodeEnd(std::vector<EndEntry>(2)), [](auto bytes) { return DecodeEnd(bytes).has_value(); });
+  expect_exact(EncodeEndV1(ranks), [](auto bytes) { return DecodeEndV1(bytes).has_value(); });
 }
 
 TEST(Commands, AHostileCountIsRefused) {

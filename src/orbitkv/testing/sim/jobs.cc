@@ -320,7 +320,11 @@ void RestoreJob::CheckBlock(const wire::PlanEntry& entry) {
 
 bool RestoreJob::End(wire::EndResult result, const std::vector<std::uint32_t>& indices) {
   if (life_->lost) return true;
-  const auto args = wire::EncodeEnd(indices);
+  std::vector<wire::EndEntry> mismatches;
+  for (const std::uint32_t index : indices) {
+    mismatches.push_back({.generation = plan_[index].generation, .index = index});
+  }
+  const auto args = wire::EncodeEndFor(process_.shape().abi, mismatches);
   const Status kept = life_->control->rings->PostNeverLost(wire::Command::kRestoreEnd, order_.grant,
                                                            RankAnd(process_.registration().rank.value(), result), args);
   if (!kept) world().history().Violation("a client could not keep the end of its restore");

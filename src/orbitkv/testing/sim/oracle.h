@@ -213,6 +213,7 @@ class Oracle {
   void PlanAnswered(SessionId id, const SimRequest& request, const manager::CommandAnswer& answer);
   void Arm(SessionId id, Grant& grant, std::uint32_t rank, std::span<const std::byte> payload);
   void EndAnswered(SessionId id, const SimRequest& request, const manager::CommandAnswer& answer);
+  void DoubtReported(const Session& session, const SimRequest& request, const std::vector<std::uint64_t>& planned);
   void Disarm(Grant& grant, std::uint32_t rank);
   void EndRank(std::map<GrantKey, Grant>::iterator grant, std::uint32_t rank);
   void EndWaiting(std::map<GrantKey, Grant>::iterator grant);

@@ -137,20 +137,36 @@ void Oracle::EndAnswered(SessionId id, const SimRequest& request, const manager:
   const auto grant = grants_.find({session.instance, request.scalar0});
   if (grant == grants_.end() || !grant->second.ranks.contains(rank)) return;
   Expect(answer.status == wire::AnswerStatus::kOk, "the end of a restore was refused", {{"grant", request.scalar0}});
-  const auto end = request.args.empty() ? Result<wire::EndView>(wire::EndView{}) : wire::DecodeEnd(request.args);
   const auto armed = grant->second.armed.find(rank);
-  if (end && armed != grant->second.armed.end() &&
+  if (armed != grant->second.armed.end() &&
       static_cast<wire::EndResult>(request.scalar1 >> 32U) == wire::EndResult::kMismatch) {
-    for (const std::uint32_t index : end->indices) {
-      ++doubts_;
-      Slot& slot = slots_.at(armed->second[index]);
-      slot.doubted = true;
-      // The report names the block: whatever is stored under its key by now is looked at.
-      const auto there = present_.find(slot.key);
-      if (there != present_.end()) slots_.at(there->second).doubted = true;
-    }
+    DoubtReported(session, request, armed->second);
   }
   EndRank(grant, rank);
+}
+
+void Oracle::DoubtReported(const Session& session, const SimRequest& request,
+                           const std::vector<std::uint64_t>& planned) {
+  if (request.args.empty()) return;
+  if (session.abi > 1) {
+    // The report names the slot: what is stored under its key by now is not meant.
+    const wire::EndView end = wire::DecodeEnd(request.args).value();
+    for (const wire::EndEntry& one : end.mismatches) {
+      ++doubts_;
+      Expect(one.generation == planned[one.index], "a client names another slot than was planned");
+      slots_.at(one.generation).doubted = true;
+    }
+    return;
+  }
+  const wire::EndViewV1 end = wire::DecodeEndV1(request.args).value();
+  for (const std::uint32_t index : end.indices) {
+    ++doubts_;
+    Slot& slot = slots_.at(planned[index]);
+    slot.doubted = true;
+    // The report names the block: whatever is stored under its key by now is looked at.
+    const auto there = present_.find(slot.key);
+    if (there != present_.end()) slots_.at(there->second).doubted = true;
+  }
 }
 
 void Oracle::Disarm(Grant& grant, std::uint32_t rank) {
