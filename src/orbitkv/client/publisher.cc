@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "orbitkv/base/log.h"
+#include "orbitkv/client/answers.h"
 #include "orbitkv/client/time_point.h"
 #include "orbitkv/os/clock.h"
 
@@ -15,23 +16,6 @@ constexpr std::uint64_t kNsPerMs = 1'000'000;
 constexpr std::uint64_t kPieceBytes = 64ULL << 20U;
 constexpr std::size_t kPieceBlocks = 512;
 constexpr std::uint64_t kDrainLookNs = 100 * kNsPerMs;  // between two looks at whether a copy can still be drained
-
-// What the Manager may answer: a known word for each block, and slots of the right size that lie in the pool and apart.
-Status CheckEntries(const PoolMap& pool, std::span<const wire::ReserveEntry> entries, std::uint32_t slot_bytes) {
-  std::vector<std::uint64_t> offsets;
-  for (const wire::ReserveEntry& entry : entries) {
-    switch (static_cast<wire::ReserveStatus>(entry.status)) {
-      case wire::ReserveStatus::kHaveIt:
-      case wire::ReserveStatus::kNotNow: continue;
-      case wire::ReserveStatus::kSlot: break;
-      default: return Fail(Code::kInvalid, "the Manager answered something unknown", entry.status);
-    }
-    if (entry.slot_bytes != slot_bytes) return Fail(Code::kInvalid, "the Manager gave a slot of another size");
-    ORBITKV_TRY(pool.Slot(entry.offset, entry.slot_bytes));
-    offsets.push_back(entry.offset);
-  }
-  return CheckApart(std::move(offsets), slot_bytes);
-}
 
 }  // namespace
 
@@ -308,19 +292,11 @@ Result<std::vector<wire::ReserveEntry>> Publisher::Reserve(const LifePin& life, 
   ORBITKV_ASSIGN_OR_RETURN(const channel::Answer answer,
                            link_.Ask(session, {.command = wire::Command::kPublishReserve, .args = args}));
   *reservation = ReservationId(answer.scalar0);
-  const auto refuse = [&](const Error& error) -> Result<std::vector<wire::ReserveEntry>> {
-    Count(counters_.bad_answers);
-    if (answer.scalar0 != 0) (void)session.PostNeverLost(wire::Command::kPublishAbort, answer.scalar0, 0);
-    return std::unexpected(error);
-  };
-  const auto entries = wire::DecodeReserveAnswer(answer.payload.bytes());
-  if (!entries) return refuse(entries.error());
-  if (entries->size() != piece.count)
-    return refuse({Code::kInvalid, 0, "the Manager answered another number of blocks"});
-  if (const Status checked = CheckEntries(*life->pool(), *entries, header.slot_bytes); !checked) {
-    return refuse(checked.error());
-  }
-  return std::vector<wire::ReserveEntry>(entries->begin(), entries->end());
+  auto entries = ReadReserved(answer.payload.bytes(), *life->pool(), {piece.count, header.slot_bytes});
+  if (entries) return entries;
+  Count(counters_.bad_answers);
+  if (answer.scalar0 != 0) (void)session.PostNeverLost(wire::Command::kPublishAbort, answer.scalar0, 0);
+  return entries;
 }
 
 Result<std::vector<wire::CommitEntry>> Publisher::CopyPiece(const LifePin& life, const Piece& piece,
@@ -382,16 +358,15 @@ Status Publisher::Commit(channel::ClientSession& session, const Piece& piece, Re
   ORBITKV_ASSIGN_OR_RETURN(
       const channel::Answer answer,
       link_.Ask(session, {.command = wire::Command::kPublishCommit, .scalar0 = reservation.value(), .args = args}));
-  ORBITKV_ASSIGN_OR_RETURN(const std::span<const std::uint32_t> outcomes,
-                           wire::DecodeCommitAnswer(answer.payload.bytes()));
-  if (outcomes.size() != commits.size()) {
+  const auto outcomes = ReadCommitted(answer.payload.bytes(), commits.size());
+  if (!outcomes) {
     Count(counters_.bad_answers);
-    return Fail(Code::kInvalid, "the Manager answered another number of outcomes", outcomes.size(), commits.size());
+    return std::unexpected(outcomes.error());
   }
   for (std::size_t i = 0; i < commits.size(); ++i) {
     Outcome outcome = Outcome::kLost;
-    if (outcomes[i] == static_cast<std::uint32_t>(wire::CommitOutcome::kStored)) outcome = Outcome::kStored;
-    if (outcomes[i] == static_cast<std::uint32_t>(wire::CommitOutcome::kAlreadyThere)) outcome = Outcome::kAlreadyThere;
+    if ((*outcomes)[i] == wire::CommitOutcome::kStored) outcome = Outcome::kStored;
+    if ((*outcomes)[i] == wire::CommitOutcome::kAlreadyThere) outcome = Outcome::kAlreadyThere;
     SetOutcome(*piece.job, piece.first + commits[i].index, outcome);
   }
   return {};

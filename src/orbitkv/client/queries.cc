@@ -4,6 +4,7 @@
 #include <tuple>
 #include <xxhash.h>
 
+#include "orbitkv/client/answers.h"
 #include "orbitkv/os/clock.h"
 #include "orbitkv/wire/commands.h"
 
@@ -11,7 +12,7 @@ namespace orbitkv::client {
 namespace {
 
 constexpr std::uint64_t kNsPerMs = 1'000'000;
-constexpr unsigned kNumberBits = 48;
+constexpr unsigned kNumberBits = kLeaseBits;
 constexpr std::uint64_t kNumberMask = (1ULL << kNumberBits) - 1;
 constexpr std::uint32_t kFirstRevision = 1;
 constexpr std::uint64_t kFirstRetryNs = kNsPerMs;  // after an operation was not admitted; doubles
@@ -46,15 +47,6 @@ bool TakesLease(QueryMode mode) { return mode != QueryMode::kDiscovery && mode !
 
 // A Manager of version 1 has one mode, and what is in memory is its answer.
 bool SpeaksOperations(const Life& life) { return life.control().abi() >= 2; }
-
-bool IsBoundaryList(std::span<const std::uint32_t> boundaries, std::uint32_t found) {
-  std::uint32_t before = 0;
-  for (const std::uint32_t boundary : boundaries) {
-    if (boundary <= before || boundary > found) return false;
-    before = boundary;
-  }
-  return boundaries.empty() || before == found;
-}
 
 wire::QueryHeader HeaderOf(const std::pair<std::uint64_t, std::uint64_t>& request, const Query& query) {
   wire::QueryHeader header;
@@ -212,11 +204,9 @@ std::optional<Answer> Queries::SendIfDue(Life& life, const Key& key, const Quest
   return std::nullopt;
 }
 
-Answer Queries::ReadFound(Life& life, const TicketEnd& end, const Subject& subject) {
+Answer Queries::Found(Life& life, const TicketEnd& end, const Subject& subject) {
   const bool leased = TakesLease(subject.mode);
-  const bool lease_fits = leased ? (end.found > 0) == (end.lease != 0) : end.lease == 0;
-  if (end.found > subject.hash_count || end.lease > kNumberMask || !lease_fits ||
-      !IsBoundaryList(end.boundaries, end.found)) {
+  if (!IsPossible(end, subject.hash_count, leased)) {
     Count(counters_.bad_answers);
     GiveLeaseBack(life, end.lease);
     return {0, {}, AnswerReason::kRefused};
@@ -251,20 +241,13 @@ Queries::Told Queries::ReadSubmit(Life& life, const channel::Answer& answer, con
     default:
       return {What::kAnswer, {0, {}, kind == Kind::kClaim ? AnswerReason::kNotAdmitted : AnswerReason::kRefused}};
   }
-  TicketEnd end{.state = wire::TicketState::kReady,
-                .lease = answer.scalar0,
-                .found = static_cast<std::uint32_t>(answer.scalar1),
-                .reason = static_cast<std::uint32_t>(answer.scalar1 >> 32U)};
-  if (!answer.payload.empty()) {
-    const auto boundaries = wire::DecodeBoundaries(answer.payload.bytes());
-    if (!boundaries) {
-      Count(counters_.bad_answers);
-      GiveLeaseBack(life, end.lease);
-      return {What::kAnswer, {0, {}, AnswerReason::kRefused}};
-    }
-    end.boundaries.assign(boundaries->begin(), boundaries->end());
+  const auto end = ReadFound(answer);
+  if (!end) {
+    Count(counters_.bad_answers);
+    GiveLeaseBack(life, answer.scalar0);
+    return {What::kAnswer, {0, {}, AnswerReason::kRefused}};
   }
-  return {What::kAnswer, ReadFound(life, end, pending.subject)};
+  return {What::kAnswer, Found(life, *end, pending.subject)};
 }
 
 std::optional<Queries::Told> Queries::ListenForTicket(Life& life, Pending& pending, std::uint64_t until_ns) {
@@ -273,7 +256,7 @@ std::optional<Queries::Told> Queries::ListenForTicket(Life& life, Pending& pendi
   if (!end && os::MonotonicNs() >= pending.load_end_ns) end = tickets_.Wait(life, pending.ticket, until_ns, true);
   if (!end) return std::nullopt;
   switch (end->state) {
-    case wire::TicketState::kReady: return Told{What::kAnswer, ReadFound(life, *end, pending.subject)};
+    case wire::TicketState::kReady: return Told{What::kAnswer, Found(life, *end, pending.subject)};
     case wire::TicketState::kTimedOut: return Told{What::kAnswer, {0, {}, AnswerReason::kTimedOut}};
     case wire::TicketState::kCancelled: return Told{What::kAnswer, {0, {}, AnswerReason::kRefused}};
     default: return Told{What::kNotAdmitted, {}};

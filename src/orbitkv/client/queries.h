@@ -113,7 +113,7 @@ class Queries {
   std::optional<Told> ListenForTicket(Life& life, Pending& pending, std::uint64_t until_ns);
   void Refused(Life& life, const Key& key, Pending& pending, std::uint64_t now_ns) ORBITKV_EXCLUDES(mutex_);
   Told ReadSubmit(Life& life, const channel::Answer& answer, const Pending& pending, Kind kind);
-  Answer ReadFound(Life& life, const TicketEnd& end, const Subject& subject);
+  Answer Found(Life& life, const TicketEnd& end, const Subject& subject);
   bool IsHopeless(const Pending& pending) const;
   // Whether a poll of the tickets has not been answered for too long.
   bool IsSilent(std::uint64_t now_ns) const;

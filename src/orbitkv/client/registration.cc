@@ -10,23 +10,28 @@
 namespace orbitkv::client {
 namespace {
 
-template <typename Reply, typename Request>
-Result<Reply> Ask(channel::ClientSession& session, wire::FrameKind kind, const Request& request,
-                  std::uint64_t deadline_ns, std::string* message) {
-  const std::string bytes = request.SerializeAsString();
-  ORBITKV_ASSIGN_OR_RETURN(const channel::FrameReply reply,
-                           session.Exchange(kind, std::as_bytes(std::span(bytes)), deadline_ns));
+// A reply of this kind, or the Manager's words in `message`.
+template <typename Reply>
+Result<Reply> Read(const channel::FrameReply& reply, std::string* message) {
   const int size = static_cast<int>(reply.payload.size());
   if (reply.refused) {
     wire::ErrorReply error;
-    if (!error.ParseFromArray(reply.payload.data(), size))
+    if (!error.ParseFromArray(reply.payload.data(), size)) {
       return Fail(Code::kInvalid, "the Manager's refusal is broken");
+    }
     if (message != nullptr) *message = error.text();
     return Fail(Code::kRefused, "the Manager refused; its log and the message name the reason", error.code());
   }
   Reply parsed;
   if (!parsed.ParseFromArray(reply.payload.data(), size)) return Fail(Code::kInvalid, "the Manager's reply is broken");
   return parsed;
+}
+
+template <typename Request>
+Result<channel::FrameReply> Ask(channel::ClientSession& session, wire::FrameKind kind, const Request& request,
+                                std::uint64_t deadline_ns) {
+  const std::string bytes = request.SerializeAsString();
+  return session.Exchange(kind, std::as_bytes(std::span(bytes)), deadline_ns);
 }
 
 std::string Bytes(const state::Digest& digest) { return {reinterpret_cast<const char*>(digest.data()), digest.size()}; }
@@ -74,14 +79,25 @@ Result<Registered> Register(channel::ClientSession& session, const ClientOptions
       group->set_page_bytes(shape->page_bytes);
     }
   }
-  ORBITKV_ASSIGN_OR_RETURN(const wire::RegisterReply reply,
-                           (Ask<wire::RegisterReply>(session, wire::FRAME_REGISTER, request, deadline_ns, message)));
-  return Registered{reply.instance_id(), reply.max_reserve_blocks(), reply.namespace_ready()};
+  ORBITKV_ASSIGN_OR_RETURN(const channel::FrameReply reply, Ask(session, wire::FRAME_REGISTER, request, deadline_ns));
+  return ReadRegistered(reply, message);
+}
+
+Result<Registered> ReadRegistered(const channel::FrameReply& reply, std::string* message) {
+  ORBITKV_ASSIGN_OR_RETURN(const auto read, Read<wire::RegisterReply>(reply, message));
+  return Registered{read.instance_id(), read.max_reserve_blocks(), read.namespace_ready()};
+}
+
+Status ReadDone(const channel::FrameReply& reply, std::string* message) {
+  // Neither reply has fields, so each reads as the other.
+  ORBITKV_TRY(Read<wire::SessionDrainedReply>(reply, message));
+  return {};
 }
 
 Status Unregister(channel::ClientSession& session, std::uint64_t deadline_ns) {
-  ORBITKV_TRY((Ask<wire::UnregisterReply>(session, wire::FRAME_UNREGISTER, wire::Unregister(), deadline_ns, nullptr)));
-  return {};
+  ORBITKV_ASSIGN_OR_RETURN(const channel::FrameReply reply,
+                           Ask(session, wire::FRAME_UNREGISTER, wire::Unregister(), deadline_ns));
+  return ReadDone(reply, nullptr);
 }
 
 Status SessionDrained(channel::ClientSession& session, std::uint64_t old_token, const Incarnation& old_incarnation,
@@ -89,8 +105,9 @@ Status SessionDrained(channel::ClientSession& session, std::uint64_t old_token, 
   wire::SessionDrained request;
   request.set_client_token(old_token);
   request.set_incarnation(IncarnationBytes(old_incarnation));
-  ORBITKV_TRY((Ask<wire::SessionDrainedReply>(session, wire::FRAME_SESSION_DRAINED, request, deadline_ns, nullptr)));
-  return {};
+  ORBITKV_ASSIGN_OR_RETURN(const channel::FrameReply reply,
+                           Ask(session, wire::FRAME_SESSION_DRAINED, request, deadline_ns));
+  return ReadDone(reply, nullptr);
 }
 
 Result<Health> AskHealth(const std::string& socket_path, std::uint64_t deadline_ns) {
@@ -101,11 +118,15 @@ Result<Health> AskHealth(const std::string& socket_path, std::uint64_t deadline_
   options.deadline_ns = deadline_ns;
   ORBITKV_ASSIGN_OR_RETURN(const std::unique_ptr<channel::ClientSession> session,
                            channel::ClientSession::Connect(options));
-  ORBITKV_ASSIGN_OR_RETURN(
-      const wire::HealthReply reply,
-      (Ask<wire::HealthReply>(*session, wire::FRAME_HEALTH, wire::HealthRequest(), deadline_ns, nullptr)));
-  Health health{reply.version(), reply.pid(), reply.incarnation(), reply.uptime_seconds(), {}};
-  for (const wire::Sample& sample : reply.samples()) health.samples[SampleName(sample)] = sample.value();
+  ORBITKV_ASSIGN_OR_RETURN(const channel::FrameReply reply,
+                           Ask(*session, wire::FRAME_HEALTH, wire::HealthRequest(), deadline_ns));
+  return ReadHealth(reply);
+}
+
+Result<Health> ReadHealth(const channel::FrameReply& reply) {
+  ORBITKV_ASSIGN_OR_RETURN(const auto read, Read<wire::HealthReply>(reply, nullptr));
+  Health health{read.version(), read.pid(), read.incarnation(), read.uptime_seconds(), {}};
+  for (const wire::Sample& sample : read.samples()) health.samples[SampleName(sample)] = sample.value();
   return health;
 }
 

@@ -45,6 +45,11 @@ struct Health {
 // Asks whatever Manager listens there, on a connection of its own.
 Result<Health> AskHealth(const std::string& socket_path, std::uint64_t deadline_ns);
 
+// What the Manager replied; kInvalid for what makes no sense, kRefused for its refusal, with its words in `message`.
+Result<Registered> ReadRegistered(const channel::FrameReply& reply, std::string* message);
+Status ReadDone(const channel::FrameReply& reply, std::string* message);
+Result<Health> ReadHealth(const channel::FrameReply& reply);
+
 // 16 bytes, as frames carry an incarnation.
 std::string IncarnationBytes(const Incarnation& incarnation);
 std::optional<Incarnation> IncarnationFrom(std::string_view bytes);

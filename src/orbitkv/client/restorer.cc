@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "orbitkv/base/check.h"
+#include "orbitkv/client/answers.h"
 #include "orbitkv/client/time_point.h"
 #include "orbitkv/os/clock.h"
 
@@ -17,25 +18,6 @@ constexpr std::uint64_t kLongestPauseNs = 5 * kNsPerMs;
 constexpr std::uint64_t kThreadWaitNs = kNsPerMs;  // of the thread for one plan, while other jobs are due
 
 std::uint8_t Byte(Outcome outcome) { return static_cast<std::uint8_t>(outcome); }
-
-// The plan of either version; one of version 1 names blocks of the one group, in prefix order.
-Result<std::vector<wire::PlanEntry>> DecodePlan(std::uint16_t abi, std::span<const std::byte> payload) {
-  std::vector<wire::PlanEntry> plan;
-  if (abi >= 2) {
-    ORBITKV_ASSIGN_OR_RETURN(const auto entries, wire::DecodePlan(payload));
-    plan.assign(entries.begin(), entries.end());
-    return plan;
-  }
-  ORBITKV_ASSIGN_OR_RETURN(const auto entries, wire::DecodePlanV1(payload));
-  for (const wire::PlanEntryV1& entry : entries) {
-    plan.push_back({.offset = entry.offset,
-                    .generation = entry.generation,
-                    .slot_checksum = entry.slot_checksum,
-                    .slot_bytes = entry.slot_bytes,
-                    .block = static_cast<std::uint32_t>(plan.size())});
-  }
-  return plan;
-}
 
 Status CheckNoPageTwice(std::span<const std::uint32_t> block_ids) {
   std::vector<std::uint32_t> sorted(block_ids.begin(), block_ids.end());
@@ -235,26 +217,6 @@ const char* Restorer::WhyGiveUp(Job& job, std::uint64_t now_ns) {
   return nullptr;
 }
 
-Status Restorer::CheckPlan(const Job& job, std::span<const wire::PlanEntry> plan) const {
-  if (plan.size() != job.hashes.size()) {
-    return orbitkv::Fail(Code::kInvalid,
-                         "the plan has another number of blocks than the restore; give exactly the granted blocks");
-  }
-  std::vector<std::uint64_t> offsets;
-  for (const wire::PlanEntry& entry : plan) {
-    if (entry.slot_bytes != job.layout->slot_bytes() || !job.life->pool()->Slot(entry.offset, entry.slot_bytes)) {
-      return orbitkv::Fail(Code::kInvalid, "the plan names a range that is not a slot of this pool");
-    }
-    // Which entry is which block: a plan in another order would be one mismatch after the other.
-    if (entry.group != 0 || entry.block != offsets.size()) {
-      return orbitkv::Fail(Code::kInvalid, "the plan names its blocks in another order than the restore");
-    }
-    offsets.push_back(entry.offset);
-  }
-  if (CheckApart(std::move(offsets), job.layout->slot_bytes())) return {};
-  return orbitkv::Fail(Code::kInvalid, "the plan names slots that overlap");
-}
-
 Restorer::Step Restorer::TakePlan(Job& job, const channel::Answer& answer) {
   const auto bad = [&](const char* error) {
     job.completion.error = error;
@@ -268,11 +230,11 @@ Restorer::Step Restorer::TakePlan(Job& job, const channel::Answer& answer) {
   }
   if (answer.status == wire::AnswerStatus::kGone) return bad("the grant was released or has ended");
   if (answer.status != wire::AnswerStatus::kOk) return bad("the Manager gave no plan");
-  auto plan = DecodePlan(job.life->control().abi(), answer.payload.bytes());
-  const Status checked = plan ? CheckPlan(job, *plan) : std::unexpected(plan.error());
-  if (!checked) {
+  auto plan = ReadPlan(job.life->control().abi(), answer.payload.bytes(), *job.life->pool(),
+                       {job.hashes.size(), job.layout->slot_bytes()});
+  if (!plan) {
     Count(counters_.bad_answers);
-    return bad(checked.error().text);
+    return bad(plan.error().text);
   }
   job.plan = std::move(*plan);
   return Step::kPlanned;

@@ -98,7 +98,6 @@ class Restorer {
   Step TakePlan(Job& job, const channel::Answer& answer);
   // Why the plan is waited for no longer; null while it is.
   const char* WhyGiveUp(Job& job, std::uint64_t now_ns);
-  Status CheckPlan(const Job& job, std::span<const wire::PlanEntry> plan) const;
   void Queue(JobPtr job) ORBITKV_EXCLUDES(mutex_);
   void StartCopy(JobPtr job) ORBITKV_EXCLUDES(mutex_);
   void CopyDone(std::uint64_t id, const copy::JobResult& result) ORBITKV_EXCLUDES(mutex_);

@@ -74,27 +74,19 @@ Tickets::Poll Tickets::Start(Life& life, bool must_ask) {
 
 std::vector<std::uint64_t> Tickets::Apply(const channel::Answer& answer) {
   std::vector<std::uint64_t> unwanted;
-  const auto view = answer.ok() ? wire::DecodePollAnswer(answer.payload.bytes())
-                                : Fail(Code::kInvalid, "the Manager did not take the poll");
-  if (!view) {
+  const auto polled =
+      answer.ok() ? ReadPolled(answer.payload.bytes()) : Fail(Code::kInvalid, "the Manager did not take the poll");
+  if (!polled) {
     Count(counters_.bad_answers);
     return unwanted;
   }
-  std::span<const std::uint32_t> boundaries = view->boundaries;
-  for (const wire::PollEntry& told : view->entries) {
-    if (told.boundary_count > boundaries.size()) {
-      Count(counters_.bad_answers);
-      return unwanted;
-    }
-    const auto own = boundaries.first(told.boundary_count);
-    boundaries = boundaries.subspan(told.boundary_count);
-    const auto state = static_cast<wire::TicketState>(told.state);
+  for (const PolledTicket& told : *polled) {
     const auto it = entries_.find(told.operation);
     const bool waited_for = it != entries_.end() && it->second.revision == told.revision && !it->second.end;
     if (!waited_for) {
-      unwanted.push_back(told.lease);
-    } else if (state != wire::TicketState::kLoading) {
-      it->second.end = TicketEnd{state, told.lease, told.found, told.reason, {own.begin(), own.end()}};
+      unwanted.push_back(told.end.lease);
+    } else if (told.end.state != wire::TicketState::kLoading) {
+      it->second.end = told.end;
     }
   }
   return unwanted;

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "orbitkv/base/mutex.h"
+#include "orbitkv/client/answers.h"
 #include "orbitkv/client/link.h"
 #include "orbitkv/client/types.h"
 #include "orbitkv/wire/query.h"
@@ -26,14 +27,6 @@ namespace orbitkv::client {
 struct Ticket {
   std::uint64_t operation = 0;  // 0: none
   std::uint32_t revision = 0;
-};
-
-struct TicketEnd {
-  wire::TicketState state = wire::TicketState::kUnknown;
-  std::uint64_t lease = 0;
-  std::uint32_t found = 0;
-  std::uint32_t reason = 0;  // wire::MissReason
-  std::vector<std::uint32_t> boundaries{};
 };
 
 class Tickets {

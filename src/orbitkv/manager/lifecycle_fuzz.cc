@@ -2,19 +2,19 @@
 // fields and declares groups that can be kept.
 #include <cstddef>
 #include <cstdint>
-#include <span>
 #include <vector>
 
 #include "orbitkv/base/check.h"
+#include "orbitkv/base/fuzz_input.h"
 #include "orbitkv/manager/lifecycle.h"
 #include "orbitkv/service/registration_check.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace orbitkv::manager;
   if (size == 0) return 0;
-  const std::vector<std::byte> payload(reinterpret_cast<const std::byte*>(data + 1),
-                                       reinterpret_cast<const std::byte*>(data + size));
-  switch (data[0] % 4) {
+  const orbitkv::FuzzInput input(data, size);
+  const std::vector<std::byte>& payload = input.payload;
+  switch (input.choice % 4) {
     case 0:
       if (const auto registration = DecodeRegister(payload)) {
         ORBITKV_CHECK(!registration->instance.empty());
