@@ -201,8 +201,12 @@ class PyClient {
   }
   void Close(double timeout_s) const {
     const std::uint64_t deadline = Deadline(timeout_s, "timeout_s");
-    const nb::gil_scoped_release release;
-    client_->Stop(deadline);
+    Status stopped;
+    {
+      const nb::gil_scoped_release release;
+      stopped = client_->Stop(deadline);
+    }
+    Checked(stopped);
   }
 
  private:

@@ -189,7 +189,10 @@ class Client:
     def completion_fd(self) -> int: ...  # readable while a completion waits; belongs to the client
     def counters(self) -> dict[str, int]: ...
     def close(self, timeout_s: float = 5.0) -> None:
-        """Saves what is queued within the timeout, finishes copies, ends the sessions. Idempotent."""
+        """Saves what is queued within the timeout, finishes copies, ends the sessions. Idempotent.
+
+        Raises when a device does not finish its copies: their pages must not be used again in this process.
+        """
 
 class CancelToken:
     def __init__(self) -> None: ...

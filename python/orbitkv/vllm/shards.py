@@ -8,6 +8,7 @@ Threads: the scheduler's only, as the clients' calls that it makes. Waits: a loo
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
@@ -213,5 +214,6 @@ class ShardClients:
         return all(client.wait_up(max(0.0, end - time.monotonic())) for client in self._clients)
 
     def close(self, timeout_s: float = 5.0) -> None:
-        for client in self._clients:
-            client.close(timeout_s)
+        with contextlib.ExitStack() as every_one:
+            for client in self._clients:
+                every_one.callback(client.close, timeout_s)

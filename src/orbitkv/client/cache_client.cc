@@ -68,6 +68,7 @@ struct CacheClient::Parts {
   const os::ForkGuard fork;
   Counters counters;
   std::atomic<bool> closed{false};
+  std::atomic<bool> undrained{false};
   std::atomic<std::uint32_t> next_grant{1};
   std::uint64_t grant_prefix = 0;  // upper half of every grant id of this process
 
@@ -109,7 +110,15 @@ CacheClient::~CacheClient() {
     (void)parts_.release();
     return;
   }
-  Stop();
+  if (!Stop()) KeepUntilExit(std::move(parts_));
+}
+
+// What a device may still use, and the callbacks that it would end with.
+void CacheClient::KeepUntilExit(std::unique_ptr<Parts> parts) {
+  static Mutex mutex;
+  static auto* const kept = new std::vector<std::unique_ptr<Parts>>();
+  const MutexLock lock(mutex);
+  kept->push_back(std::move(parts));
 }
 
 Status CacheClient::Start() {
@@ -132,14 +141,17 @@ Status CacheClient::Start() {
   return p.link.Start();
 }
 
-void CacheClient::Stop(std::uint64_t drain_deadline_ns) {
-  if (parts_->fork.InChild()) return;
+Status CacheClient::Stop(std::uint64_t drain_deadline_ns) {
+  if (parts_->fork.InChild()) return {};
   Parts& p = *parts_;
-  if (p.closed.exchange(true, std::memory_order_acq_rel)) return;
-  p.publisher.Stop(drain_deadline_ns);
-  p.restorer.Stop();
-  p.engine->Stop();
-  p.link.Stop();
+  if (!p.closed.exchange(true, std::memory_order_acq_rel)) {
+    const Status saved = p.publisher.Stop(drain_deadline_ns);
+    const Status loaded = p.restorer.Stop();
+    p.undrained.store(!saved || !loaded, std::memory_order_release);
+    p.link.Stop();
+  }
+  if (!p.undrained.load(std::memory_order_acquire)) return {};
+  return Fail(Code::kIo, kUndrainedText);
 }
 
 bool CacheClient::forked() const { return parts_->fork.InChild(); }

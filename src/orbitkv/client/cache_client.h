@@ -51,8 +51,9 @@ class CacheClient {
   // Starts the threads and returns at once; the Manager may come later.
   Status Start();
   // Saves what is queued until the deadline (0: drops it), finishes copies, ends the sessions. Completions can still be
-  // polled. Idempotent.
-  void Stop(std::uint64_t drain_deadline_ns = 0);
+  // polled. Idempotent. kIo when a device does not finish its copies: their jobs never end, their pages must not be
+  // used again, and what they need of this client stays until the process ends.
+  Status Stop(std::uint64_t drain_deadline_ns = 0);
 
   // Whether this process was forked from the one that made the client.
   bool forked() const;
@@ -108,6 +109,7 @@ class CacheClient {
  private:
   struct Parts;
   explicit CacheClient(std::unique_ptr<Parts> parts);
+  static void KeepUntilExit(std::unique_ptr<Parts> parts);
   std::unique_ptr<Parts> parts_;
 };
 

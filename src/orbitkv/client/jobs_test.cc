@@ -87,7 +87,7 @@ TEST_F(JobsTest, ARestoreIsPendingThenEnqueuedThenDrained) {
   engine.RunUntilIdle();
   EXPECT_EQ(WaitJob(job, 10 * kSecondNs), JobState::kDrainedOk);
   const JobId failed = StartRestore(grant, hashes_, Ids(2, 8));  // its grant has ended
-  client_->Stop();
+  static_cast<void>(client_->Stop());
   EXPECT_EQ(WaitJob(failed, 10 * kSecondNs), JobState::kDrainedFailed);
 }
 
@@ -175,7 +175,7 @@ TEST_F(JobsTest, WhatCannotBeDrainedKeepsItsPagesAndSlotsForEver) {
   EXPECT_TRUE(client_->WaitUp(os::DeadlineAfter(10 * kSecondNs)).value());
   EXPECT_EQ(Ask(hashes_).reason, AnswerReason::kAbsent);
   EXPECT_EQ(manager_->CountOf("drained"), 0U);
-  client_->Stop(os::DeadlineAfter(10 * kSecondNs));
+  static_cast<void>(client_->Stop(os::DeadlineAfter(10 * kSecondNs)));
 }
 
 TEST_F(JobsTest, APublishOfPagesWithANewUseIsDropped) {

@@ -46,7 +46,8 @@ struct ClientOptions {
   std::uint64_t silent_load_ms = 250;     // a restore without a plan fails when the Manager was suspect for so long
   std::uint64_t save_max_age_ms = 1000;   // saves that wait longer for a lost Manager are dropped
   std::uint64_t connect_deadline_ms = 1000;
-  std::uint64_t min_backoff_ms = 50;  // between two attempts to connect; doubles up to the maximum
+  std::uint64_t drain_patience_ms = 10'000;  // of an end, with copies that do not end; then their pages are lost
+  std::uint64_t min_backoff_ms = 50;         // between two attempts to connect; doubles up to the maximum
   std::uint64_t max_backoff_ms = 1000;
   std::uint32_t max_queued_saves = 1024;  // publish jobs that have not finished
   std::uint32_t max_jobs = 8192;          // jobs whose completion has not been taken

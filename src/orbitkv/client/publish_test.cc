@@ -157,6 +157,22 @@ TEST_F(PublishTest, ABrokenDeviceNeverReportsItsPagesFree) {
   EXPECT_FALSE(client_->WaitSourcesFree(std::vector{job}, 0).value());
 }
 
+TEST_F(PublishTest, AnEndWaitsForACopyAsLongAsItIsToldAndThenFails) {
+  options_.drain_patience_ms = 20;
+  auto device = std::make_unique<doubles::FakeDeviceEngine>();
+  doubles::FakeDeviceEngine& engine = *device;
+  StartManager();
+  Connect(std::move(device));
+  const JobId job = Start(Hashes(2), Ids(2));
+  ASSERT_TRUE(Eventually([&] { return engine.Step(); }));
+  const Status stopped = client_->Stop();
+  ASSERT_FALSE(stopped);
+  EXPECT_EQ(stopped.error().code, Code::kIo);
+  EXPECT_EQ(client_->StateOf(job).value(), JobState::kEnqueued);
+  EXPECT_FALSE(client_->WaitSourcesFree(std::vector{job}, 0).value());
+  EXPECT_EQ(manager_->CountOf("PublishAbort") + manager_->CountOf("PublishCommit"), 0U);
+}
+
 TEST_F(PublishTest, BadSlotsAreRefusedAndTheReservationAborted) {
   StartManager();
   Connect();
@@ -205,7 +221,7 @@ TEST_F(PublishTest, StopSavesWhatIsQueuedWithinItsDeadline) {
   Connect();
   std::vector<JobId> jobs;
   for (std::uint64_t i = 0; i < 8; ++i) jobs.push_back(Start(Hashes(1, 100 + i), Ids(1)));
-  client_->Stop(os::DeadlineAfter(10 * kSecondNs));
+  static_cast<void>(client_->Stop(os::DeadlineAfter(10 * kSecondNs)));
   EXPECT_EQ(manager_->stored(), 8U);
   for (const JobId job : jobs) EXPECT_TRUE(Finished(job).value().ok);
   EXPECT_EQ(manager_->CountOf("unregister"), 2U);

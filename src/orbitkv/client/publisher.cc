@@ -23,13 +23,14 @@ Status Publisher::Start() {
   return thread_.Start("orbitkv-save", [this] { Run(); });
 }
 
-void Publisher::Stop(std::uint64_t drain_deadline_ns) {
+Status Publisher::Stop(std::uint64_t drain_deadline_ns) {
   {
     const MutexLock lock(mutex_);
     while (!stopping_ && !AllDone() && link_.state() == State::kUp && os::MonotonicNs() < drain_deadline_ns) {
       sources_.WaitUntil(mutex_, TimePoint(drain_deadline_ns));
     }
     stopping_ = true;
+    give_up_ns_ = os::DeadlineAfter(options_.drain_patience_ms * kNsPerMs);
     for (auto it = jobs_.begin(); it != jobs_.end();) {
       const auto next = std::next(it);
       it->second->cancelled = true;
@@ -40,6 +41,16 @@ void Publisher::Stop(std::uint64_t drain_deadline_ns) {
     sources_.NotifyAll();
   }
   thread_.Join();
+  const MutexLock lock(mutex_);
+  const auto undrained =
+      std::ranges::count(jobs_, Stage::kUndrained, [](const auto& entry) { return entry.second->stage; });
+  if (undrained == 0) return {};
+  return Fail(Code::kIo, kUndrainedText, static_cast<std::uint64_t>(undrained));
+}
+
+bool Publisher::GivesUp() const {
+  const MutexLock lock(mutex_);
+  return stopping_ && os::MonotonicNs() >= give_up_ns_;
 }
 
 Result<JobId> Publisher::Submit(const Layout& layout, const PublishRequest& request) {
@@ -336,7 +347,7 @@ Result<std::vector<wire::CommitEntry>> Publisher::WaitForCopy(copy::JobId copy, 
   for (;;) {
     const auto state = engine_.Wait(copy, os::DeadlineAfter(kDrainLookNs));
     if (state) break;
-    if (state.error().code == Code::kTimedOut) continue;
+    if (state.error().code == Code::kTimedOut && !GivesUp()) continue;
     piece.job->undrained = true;
     return Fail(Code::kIo, "the copy cannot be drained; its pages are lost");
   }

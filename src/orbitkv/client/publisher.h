@@ -55,14 +55,15 @@ class Publisher {
         pages_(pages),
         completions_(completions),
         counters_(counters) {}
-  ~Publisher() { Stop(); }
+  ~Publisher() { static_cast<void>(Stop()); }
   Publisher(const Publisher&) = delete;
   Publisher& operator=(const Publisher&) = delete;
 
   Status Start();
   // Saves what is queued until the deadline, as long as there is a Manager; drops the rest, finishes what copies.
   // Idempotent.
-  void Stop(std::uint64_t drain_deadline_ns = 0) ORBITKV_EXCLUDES(mutex_);
+  // kIo when a copy could not be drained: this object and the engine must then live as long as the process.
+  Status Stop(std::uint64_t drain_deadline_ns = 0) ORBITKV_EXCLUDES(mutex_);
 
   // layout stays valid until the job's sources are free.
   Result<JobId> Submit(const Layout& layout, const PublishRequest& request) ORBITKV_EXCLUDES(mutex_);
@@ -127,6 +128,8 @@ class Publisher {
   void LeaveCopying(Job& job, bool last) ORBITKV_EXCLUDES(mutex_);
   void EndJob(Job& job, const Status& status) ORBITKV_EXCLUDES(mutex_);
   bool AllDone() const ORBITKV_REQUIRES(mutex_);
+  // Whether the end has waited long enough for a copy.
+  bool GivesUp() const ORBITKV_EXCLUDES(mutex_);
   void SetOutcome(Job& job, std::size_t index, Outcome outcome) { job.completion.outcomes[index] = Byte(outcome); }
   static std::uint8_t Byte(Outcome outcome) { return static_cast<std::uint8_t>(outcome); }
   // Gives the completion and forgets the job.
@@ -139,11 +142,12 @@ class Publisher {
   Completions& completions_;
   Counters& counters_;
 
-  Mutex mutex_;
+  mutable Mutex mutex_;
   CondVar work_;                                                                   // a job, a changed link, or the end
   CondVar sources_;                                                                // a job's sources became free
   std::map<std::uint64_t, std::unique_ptr<Job>> jobs_ ORBITKV_GUARDED_BY(mutex_);  // by id, which is their order
   bool stopping_ ORBITKV_GUARDED_BY(mutex_) = false;
+  std::uint64_t give_up_ns_ ORBITKV_GUARDED_BY(mutex_) = 0;  // once stopping
   os::Thread thread_;
 };
 

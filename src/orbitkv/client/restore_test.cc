@@ -169,6 +169,35 @@ TEST_F(RestoreTest, ACopyInFlightOutlivesTheManagerAndDelaysTheReconnect) {
   EXPECT_EQ(client_->incarnation(), (Incarnation{3, 4}));
 }
 
+TEST_F(RestoreTest, ADeviceThatCannotBeDrainedFailsTheEndAndItsPagesAreNeverReported) {
+  auto device = std::make_unique<doubles::FakeDeviceEngine>();
+  doubles::FakeDeviceEngine& engine = *device;
+  StartManager();
+  Connect(std::move(device));
+  const auto hashes = Hashes(2);
+  const auto saved = client_->Publish({.hashes = hashes, .block_ids = Ids(2), .parent = {}});
+  ASSERT_TRUE(Eventually([&] {
+    engine.RunUntilIdle();
+    return copy::IsDrained(client_->StateOf(saved.value()).value());
+  }));
+  const JobId job = StartRestore(Begin(Ask(hashes)), hashes, Ids(2, 10)).value();
+  ASSERT_TRUE(Eventually([&] { return engine.Step(); }));
+  engine.Break();
+  const Status stopped = client_->Stop();
+  ASSERT_FALSE(stopped);
+  EXPECT_EQ(stopped.error().code, Code::kIo);
+  EXPECT_FALSE(client_->Stop()) << "also when it is asked again";
+  EXPECT_EQ(client_->StateOf(job).value(), JobState::kEnqueued);
+  const std::vector<Completion> polled = client_->Poll().value();
+  for (const Completion& done : polled) EXPECT_NE(done.job, job);
+  EXPECT_EQ(Counter("undrained_jobs"), 1U);
+  EXPECT_EQ(manager_->CountOf("end ok") + manager_->CountOf("end failed"), 0U) << "the Manager keeps the slots";
+  // The device comes back to life after all: what it writes to, and whom it tells, is still there.
+  client_.reset();
+  engine.Mend();
+  engine.RunUntilIdle();
+}
+
 TEST_F(RestoreTest, BadArgumentsAreRefusedAndNothingIsSent) {
   StartManager();
   Connect();

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "orbitkv/base/check.h"
+#include "orbitkv/base/log.h"
 #include "orbitkv/client/answers.h"
 #include "orbitkv/client/time_point.h"
 #include "orbitkv/os/clock.h"
@@ -33,7 +34,7 @@ Status Restorer::Start() {
   return thread_.Start("orbitkv-load", [this] { Run(); });
 }
 
-void Restorer::Stop() {
+Status Restorer::Stop() {
   {
     const MutexLock lock(mutex_);
     stopping_ = true;
@@ -44,13 +45,24 @@ void Restorer::Stop() {
     const MutexLock lock(mutex_);
     while (submitting_ > 0) work_.Wait(mutex_);
   }
-  engine_.Stop();  // finishes what it has accepted
+  engine_.Stop();  // finishes what it has accepted, as far as the device does
+  const Status drained = engine_.Drain(os::DeadlineAfter(options_.drain_patience_ms * kNsPerMs));
   std::vector<JobPtr> rest;
+  std::vector<JobPtr> undrained;
   {
     const MutexLock lock(mutex_);
+    for (auto it = copying_.begin(); !drained && it != copying_.end();) {
+      if (!it->second) {
+        ++it;  // its end is being told right now
+        continue;
+      }
+      undrained.push_back(std::move(it->second));
+      it = copying_.erase(it);
+    }
     while (!copying_.empty()) work_.Wait(mutex_);
     rest.swap(waiting_);
   }
+  for (JobPtr& job : undrained) Keep(std::move(job));
   for (JobPtr& job : rest) {
     if (job->mismatched.empty()) {
       Fail(std::move(job), "the client was closed");
@@ -58,6 +70,18 @@ void Restorer::Stop() {
       Withdraw(std::move(job));
     }
   }
+  if (undrained_.empty()) return {};
+  return orbitkv::Fail(Code::kIo, kUndrainedText, undrained_.size());
+}
+
+// Its pages and its slots may still be moving: nobody is told that it has ended, and nothing of it goes before the
+// process does.
+void Restorer::Keep(JobPtr job) {
+  Count(counters_.undrained_jobs);
+  log::Error("client", "a copy into the engine's pages cannot be drained name={} job={}; its pages are lost",
+             options_.name, job->id.value());
+  job->life.KeepForEver();
+  undrained_.push_back(std::move(job));
 }
 
 Result<JobId> Restorer::Submit(const Layout& layout, const RestoreRequest& request) {
@@ -289,7 +313,7 @@ void Restorer::CopyDone(std::uint64_t id, const copy::JobResult& result) {
   {
     const MutexLock lock(mutex_);
     const auto it = copying_.find(id);
-    ORBITKV_CHECK(it != copying_.end());
+    if (it == copying_.end()) return;  // too late: it was given up
     job = std::move(it->second);
   }
   Settle(std::move(job), result);

@@ -7,9 +7,10 @@
 // mismatched blocks completes after the Manager has withdrawn them, so that nobody is offered them again.
 //
 // Owns: jobs and one thread. The layout, the engine and the link must outlive it. Threads: Submit and Wake from any
-// thread. Blocks: Submit for small jobs (a bounded wait for the plan, then the copy); Stop until copies have ended.
-// Errors: Submit kBusy, kInvalid; everything later is in the job's completion. Units: bytes; CLOCK_MONOTONIC ns.
-// Invariants: one completion for each accepted job. A job that failed has sent its RestoreEnd. A job holds its LifePin
+// thread. Blocks: Submit for small jobs (a bounded wait for the plan, then the copy); Stop until copies have ended or
+// are given up. Errors: Submit kBusy, kInvalid; everything later is in the job's completion. Units: bytes;
+// CLOCK_MONOTONIC ns. Invariants: one completion for each accepted job. A job that failed has sent its RestoreEnd. A
+// job holds its LifePin
 //             from Submit to the end, so the mapping stays while bytes move, also after the Manager's death.
 #pragma once
 
@@ -55,13 +56,14 @@ class Restorer {
         pages_(pages),
         completions_(completions),
         counters_(counters) {}
-  ~Restorer() { Stop(); }
+  ~Restorer() { static_cast<void>(Stop()); }
   Restorer(const Restorer&) = delete;
   Restorer& operator=(const Restorer&) = delete;
 
   Status Start();
-  // Ends what waits, stops the engine, which finishes what copies. Idempotent.
-  void Stop() ORBITKV_EXCLUDES(mutex_);
+  // Ends what waits, stops the engine, which finishes what copies. Idempotent. kIo when copies cannot be drained within
+  // the patience of the options: this object and the engine must then live as long as the process.
+  Status Stop() ORBITKV_EXCLUDES(mutex_);
   Result<JobId> Submit(const Layout& layout, const RestoreRequest& request) ORBITKV_EXCLUDES(mutex_);
   // The state of the link has changed.
   void Wake() ORBITKV_EXCLUDES(mutex_);
@@ -105,6 +107,7 @@ class Restorer {
   // Tells the Manager and waits for its word, so that the blocks are withdrawn.
   void Withdraw(JobPtr job);
   void Fail(JobPtr job, const char* error);
+  void Keep(JobPtr job);
   void Finish(JobPtr job);
   void End(Job& job, wire::EndResult result);
 
@@ -121,6 +124,7 @@ class Restorer {
   std::map<std::uint64_t, JobPtr> copying_ ORBITKV_GUARDED_BY(mutex_);
   std::uint32_t submitting_ ORBITKV_GUARDED_BY(mutex_) = 0;  // threads within Submit
   bool stopping_ ORBITKV_GUARDED_BY(mutex_) = false;
+  std::vector<JobPtr> undrained_;  // of the owner, since Stop
   os::Thread thread_;
 };
 

@@ -90,6 +90,10 @@ enum class Outcome : std::uint8_t {
   kStale = 7,     // not copied: a page of the job had got another generation before its copy began
 };
 
+// The error of an end that could not drain every copy.
+inline constexpr char kUndrainedText[] =
+    "copies of the engine's pages cannot be drained; end the process before anything uses these pages again";
+
 enum class JobKind : std::uint8_t { kPublish, kRestore };
 
 // Every accepted job gives exactly one.

@@ -97,7 +97,8 @@ class CopyEngine {
   virtual Status Cancel(JobId id) = 0;
   // Waits until no accepted job is left.
   virtual Status Drain(std::uint64_t deadline_ns) = 0;
-  // Refuses new jobs, finishes the accepted ones, ends the threads. Idempotent.
+  // Refuses new jobs, finishes the accepted ones, ends the threads. Idempotent. What a device cannot finish stays as it
+  // is, and Drain says so.
   virtual void Stop() = 0;
 };
 

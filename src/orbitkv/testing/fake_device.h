@@ -33,6 +33,7 @@ class FakeDeviceEngine final : public copy::CopyEngine {
   bool idle() ORBITKV_EXCLUDES(mutex_);
   // From now on the device does nothing and cannot be drained.
   void Break() { broken_ = true; }
+  void Mend() { broken_ = false; }
 
   Result<copy::JobId> Submit(copy::CopyJob&& job) override;
   Result<copy::JobState> Poll(copy::JobId id) override { return table_.Poll(id); }
