@@ -24,4 +24,7 @@ void RingForNothing(const std::string& socket, const std::function<void()>& read
 // pace, or never was in many tries.
 void Reconnect(const std::string& socket, const std::function<void()>& ready);
 
+// Forks for each connection, whose process opens a session and ends.
+void ForkForEachConnection(const std::string& socket, const std::function<void()>& ready);
+
 }  // namespace orbitkv::hostile

@@ -10,6 +10,7 @@
 #include "raw_session.h"
 
 #include "orbitkv/base/prng.h"
+#include "orbitkv/channel/server_session.h"
 #include "orbitkv/os/clock.h"
 #include "orbitkv/wire/commands.h"
 
@@ -21,7 +22,24 @@ using testing::RawClient;
 using wire::AnswerStatus;
 using wire::Command;
 
-class HostileRings : public HostileWorld {};
+constexpr double kBurst = channel::ServerSession::kMostIdleRings;
+constexpr double kAfterMute = channel::ServerSession::kIdleRingsAfterMute;
+constexpr double kMuteNs = 20'000'000;
+
+class HostileRings : public HostileWorld {
+ protected:
+  struct RingFigures {
+    double idle = 0;
+    double mutes = 0;
+    double requests = 0;
+  };
+  // All of one moment.
+  RingFigures ReadRings() {
+    const auto figures = neighbour_->Figures().value();
+    return {figures.at("orbitkv_idle_rings_total"), figures.at("orbitkv_doorbells_muted_total"),
+            figures.at("orbitkv_requests_total")};
+  }
+};
 
 TEST_F(HostileRings, CommandsMadeByChance) {
   Attack([this](const auto& ready) { SpeakNoise(socket_, 1, ready); });
@@ -132,21 +150,38 @@ TEST_F(HostileRings, AnswersThatNobodyTakesCostNoTurns) {
   EXPECT_EQ(session.header().request_tail.load(), session.welcome().geometry.ring_entries);
 }
 
-TEST_F(HostileRings, AFloodedDoorbell) {
-  const double muted = Figure("orbitkv_doorbells_muted_total");
+TEST_F(HostileRings, AFloodedDoorbellWakesNobodyMoreOftenThanItsPace) {
+  const RingFigures before = ReadRings();
+  const std::uint64_t began = os::MonotonicNs();
   Attack([this](const auto& ready) { RingForNothing(socket_, ready); });
   ExerciseNeighbour(100);
-  EXPECT_TRUE(integration::Eventually([&] { return Growth("orbitkv_doorbells_muted_total", muted) >= 3; }));
+  EXPECT_TRUE(integration::Eventually([&] { return ReadRings().mutes - before.mutes >= 3; }));
+  const RingFigures after = ReadRings();
+  const double mutes = after.mutes - before.mutes;
+  // A client in good order may ring once for each request when the request is taken already.
+  const double rings = after.idle - before.idle;
+  EXPECT_LE(rings, kBurst + kAfterMute * mutes + (after.requests - before.requests));
+  EXPECT_LE(mutes, 1 + static_cast<double>(os::MonotonicNs() - began) / kMuteNs);
+  printf("rings: %.0f woke it for nothing, muted %.0f times\n", rings, mutes);
   ExpectUnharmed();
 }
 
-TEST_F(HostileRings, AMutedDoorbellIsLookedAtNowAndThen) {
+// Nobody sends a request meanwhile, so every ring that is counted is this session's.
+TEST_F(HostileRings, ADoorbellIsMutedAfterABurstThenAfterFewAndLookedAtNowAndThen) {
   auto session = RawSession::Connect(socket_).value();
-  const double muted = Figure("orbitkv_doorbells_muted_total");
-  EXPECT_TRUE(integration::Eventually([&] {
-    for (int i = 0; i < 10'000; ++i) session.RingDoorbell();
-    return Growth("orbitkv_doorbells_muted_total", muted) > 0;
-  }));
+  const RingFigures before = ReadRings();
+  RingFigures now = before;
+  const std::uint64_t deadline = os::DeadlineAfter(kRawNs);
+  while (now.mutes - before.mutes < 3 && os::MonotonicNs() < deadline) {
+    for (int i = 0; i < 100; ++i) session.RingDoorbell();
+    now = ReadRings();
+    const double mutes = now.mutes - before.mutes;
+    const double rings = now.idle - before.idle;
+    ASSERT_LT(rings, kBurst + kAfterMute * mutes);
+    ASSERT_GE(rings, mutes > 0 ? kBurst + kAfterMute * (mutes - 1) : 0);
+  }
+  EXPECT_EQ(now.requests, before.requests);
+  EXPECT_GE(now.mutes - before.mutes, 3);
   for (int i = 0; i < 10; ++i) ASSERT_TRUE(session.Call(session.Good()));
 }
 

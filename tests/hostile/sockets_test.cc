@@ -18,12 +18,14 @@ namespace {
 using ::testing::HasSubstr;
 
 constexpr std::uint32_t kEngines = 12;
+constexpr double kLongestAttackSeconds = 10;
 
 std::uint64_t Soon() { return os::DeadlineAfter(kRawNs); }
 
 class HostileSockets : public HostileWorld {
  protected:
   std::vector<std::string> ManagerOptions() const override { return {"--max-sessions", std::to_string(kEngines)}; }
+  static double SecondsSince(std::uint64_t began_ns) { return static_cast<double>(os::MonotonicNs() - began_ns) / 1e9; }
   bool Closed(int socket) { return ReceiveMessage(socket).error().code == Code::kUnavailable; }
 };
 
@@ -123,14 +125,120 @@ TEST_F(HostileSockets, EverySessionTakenIsAClearRefusalUntilOneEnds) {
   EXPECT_TRUE(Open(Options("newcomer")));
 }
 
+// Everything that ends a session's connection while it holds something, until no place is left.
+TEST_F(HostileSockets, SessionsThatWaitToBeDrainedFillTheManagerAndTheReportOfThatNeedsNoPlace) {
+  constexpr std::uint32_t kRankZero[] = {0};
+  const auto hashes = testing::Chain(1, 2);
+  std::vector<std::uint64_t> tokens;
+  for (std::uint64_t i = 1; i <= 2 * kEngines - 1; ++i) {
+    auto client = Open(Options("engine"));
+    ASSERT_TRUE(client) << i;
+    const auto query = client->Query(i, hashes).value();
+    ASSERT_TRUE(client->Begin(query.lease, GrantId(i), 2, kRankZero));
+    ASSERT_EQ(client->Plan(GrantId(i)).value().second.size(), 2U);
+    tokens.push_back(client->session().token());
+    client.reset();
+    ASSERT_TRUE(Becomes(*neighbour_, "orbitkv_sessions_detached", static_cast<double>(i)));
+  }
+  std::string text;
+  EXPECT_EQ(RawSession::Connect(socket_, &text).error().code, Code::kBusy);
+  EXPECT_THAT(text, HasSubstr("wait for their process to end or to report drained"));
+  auto reporter = RawSession::Connect(socket_, nullptr, wire::Purpose::kAdmin).value();
+  for (const std::uint64_t token : tokens) {
+    wire::SessionDrained drained;
+    drained.set_client_token(token);
+    const Incarnation& incarnation = reporter.welcome().incarnation;
+    drained.mutable_incarnation()->append(reinterpret_cast<const char*>(&incarnation.hi), sizeof incarnation.hi);
+    drained.mutable_incarnation()->append(reinterpret_cast<const char*>(&incarnation.lo), sizeof incarnation.lo);
+    const std::string bytes = drained.SerializeAsString();
+    EXPECT_FALSE(reporter.Frame(wire::FRAME_SESSION_DRAINED, std::as_bytes(std::span(bytes))).value().refused);
+    EXPECT_TRUE(RawSession::Connect(socket_)) << "the place is free as soon as the report is answered";
+  }
+  EXPECT_EQ(Figure("orbitkv_sessions_detached"), 0);
+  EXPECT_EQ(Figure("orbitkv_armed_ranks"), 0);
+  EXPECT_TRUE(reporter.Frame(wire::FRAME_REGISTER, {}).value().refused) << "it is a status tool all the same";
+}
+
 TEST_F(HostileSockets, AProcessThatReconnectsAllTheTimeIsSlowedDownAndOthersAreNot) {
   const double opened = Figure("orbitkv_sessions_opened_total");
+  const std::uint64_t began = os::MonotonicNs();
   Attack([this](const auto& ready) { Reconnect(socket_, ready); });
-  EXPECT_LT(Growth("orbitkv_sessions_opened_total", opened), 500);
   for (int i = 0; i < 20; ++i) {
     auto newcomer = Open(Options("newcomer"));
     ASSERT_TRUE(newcomer && newcomer->Ping());
   }
+  ExerciseNeighbour(50);
+  // A burst, then twenty in each second; and the newcomers.
+  const double grown = Growth("orbitkv_sessions_opened_total", opened);
+  EXPECT_LE(grown, 256 + 20 + 1 + SecondsSince(began) * 20);
+  ExpectUnharmed();
+}
+
+// Each connection is another process's, so that no pace of one process sees them.
+TEST_F(HostileSockets, ProcessesThatForkForEachConnectionHaveOnePaceTogether) {
+  const double accepted = Figure("orbitkv_accepts_total");
+  const double opened = Figure("orbitkv_sessions_opened_total");
+  const std::uint64_t began = os::MonotonicNs();
+  for (int i = 0; i < 4; ++i) {
+    Attack([this](const auto& ready) { ForkForEachConnection(socket_, ready); });
+  }
+  const auto is_paced = [&] { return Figure("orbitkv_accepts_delayed_total") > 100; };
+  while (!is_paced() && SecondsSince(began) < kLongestAttackSeconds) {
+  }
+  int pings = 0;
+  const std::uint64_t until = os::DeadlineAfter(500'000'000);
+  while (os::MonotonicNs() < until) {
+    ASSERT_TRUE(neighbour_->Ping()) << pings;
+    ++pings;
+  }
+  EXPECT_GT(pings, 100);
+  // A newcomer waits in the backlog, in turn.
+  auto newcomer = Open(Options("newcomer"));
+  ASSERT_TRUE(newcomer && newcomer->Ping());
+  newcomer.reset();
+  const double taken = Growth("orbitkv_accepts_total", accepted);
+  const double made = Growth("orbitkv_sessions_opened_total", opened);
+  const double most = 512 + 1 + SecondsSince(began) * 200;
+  EXPECT_LE(taken, most);
+  EXPECT_LE(made, most);
+  printf("forks: %.0f connections taken in %.2f s, %d pings of the neighbour answered\n", taken, SecondsSince(began),
+         pings);
+  // Where a fork takes long, all of them together are no faster than the pace.
+  if (!is_paced()) GTEST_SKIP() << "the attack is too slow on this machine";
+  EXPECT_GT(taken, 512) << "and within its pace the Manager did serve them";
+  ExerciseNeighbour(50);
+  ExpectUnharmed();
+}
+
+TEST_F(HostileSockets, HealthFramesAtFullSpeedHaveOnePaceTogether) {
+  const double frames = Figure("orbitkv_frames_total");
+  const std::uint64_t began = os::MonotonicNs();
+  for (int i = 0; i < 4; ++i) {
+    Attack([this](const auto& ready) {
+      auto session = RawSession::Connect(socket_);
+      if (!session) return;
+      for (int asked = 0;; ++asked) {
+        if (!session->Frame(wire::FRAME_HEALTH, {})) return;
+        if (asked == 200) ready();
+      }
+    });
+  }
+  ASSERT_TRUE(integration::Eventually([&] { return Figure("orbitkv_frames_delayed_total") > 500; }));
+  int pings = 0;
+  const std::uint64_t until = os::DeadlineAfter(500'000'000);
+  while (os::MonotonicNs() < until) {
+    ASSERT_TRUE(neighbour_->Ping()) << pings;
+    ++pings;
+  }
+  EXPECT_GT(pings, 100);
+  const double taken = Growth("orbitkv_frames_total", frames);
+  EXPECT_LE(taken, 512 + 1 + SecondsSince(began) * 500);
+  EXPECT_GT(taken, 512);
+  printf("health: %.0f frames taken in %.2f s, %d pings of the neighbour answered\n", taken, SecondsSince(began),
+         pings);
+  auto newcomer = Open(Options("newcomer"));
+  ASSERT_TRUE(newcomer && newcomer->Ping()) << "its registration has a turn as any frame has";
+  newcomer.reset();
   ExerciseNeighbour(50);
   ExpectUnharmed();
 }
