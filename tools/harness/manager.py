@@ -27,14 +27,21 @@ def binary(name: str) -> str:
 class Manager:
     """A Manager on `socket`; `start` after its end gives the next life on the same socket.
 
+    `program`: another program than orbitkv-manager, with its own first arguments, that takes those of one as well.
     `ready_at` is time.monotonic() of the moment at which the last life was ready. What it says goes to `log_path`.
     """
 
     def __init__(
-        self, socket: Path, pool: str = "64MiB", log_path: Path | None = None, extra: Sequence[str] = ()
+        self,
+        socket: Path,
+        pool: str = "64MiB",
+        log_path: Path | None = None,
+        extra: Sequence[str] = (),
+        program: Sequence[str] = (),
     ) -> None:
         self.socket = socket
         self.log_path = log_path if log_path is not None else socket.with_suffix(".log")
+        self._program = list(program)
         self._arguments = ["--socket", str(socket), "--pool-bytes", pool, *extra]
         self._process: Process | None = None
         self.ready_at = 0.0
@@ -53,7 +60,7 @@ class Manager:
         """Until the ready line; raises ProcessError with the end of the log when there is none."""
         self.socket.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         before = self.log_path.stat().st_size if self.log_path.exists() else 0
-        process = Process([binary("orbitkv-manager"), *self._arguments], self.log_path)
+        process = Process([*(self._program or [binary("orbitkv-manager")]), *self._arguments], self.log_path)
 
         def ready() -> bool:
             with self.log_path.open("rb") as log:
