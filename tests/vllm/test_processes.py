@@ -3,6 +3,7 @@
 import pytest
 from engine import same, tokens
 
+from harness.manager import Manager
 from harness.processes import wait_until
 
 PROMPTS = [tokens(100, 1), tokens(300, 4), tokens(500, 6)]
@@ -56,6 +57,34 @@ def test_scheduler_and_worker_in_two_processes(start_engine, manager, options):
 
 def test_two_ranks(start_engine, manager, options):
     check(*restored_after_restart(start_engine, manager, options, PROMPTS, BLOCKS, tensor_parallel_size=2), CACHED)
+
+
+def test_two_ranks_that_use_two_managers(start_engine, folder):
+    """Each Manager has the shard of its rank alone, and a restore takes both."""
+    managers = [Manager(folder / f"shard{shard}" / "manager.sock", "64MiB").start() for shard in range(2)]
+    try:
+        engine = start_engine(
+            {
+                "orbitkv.tp_shard_bootstrap_sockets": [str(manager.socket) for manager in managers],
+                "orbitkv.require_manager": True,
+                "orbitkv.lookup_limit_ms": 10_000,
+            },
+            processes=True,
+            tensor_parallel_size=2,
+        )
+        cold = one_by_one(engine, PROMPTS)
+        warm = one_by_one(engine, PROMPTS)
+        for manager in managers:
+            assert wait_until(lambda m=manager: resident_blocks(m) == BLOCKS, 20), "a shard's saves were not stored"
+        assert engine.reset()
+        restored = one_by_one(engine, PROMPTS)
+        check(cold, warm, restored, CACHED)
+        for manager in managers:
+            assert manager.samples()["orbitkv_restored_blocks_total"] == BLOCKS
+            assert manager.samples()["orbitkv_restores_mismatch_total"] == 0
+    finally:
+        for manager in managers:
+            manager.close()
 
 
 def test_the_real_model(start_engine, manager, options, smollm2):
