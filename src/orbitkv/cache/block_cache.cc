@@ -3,6 +3,7 @@
 #include <array>
 
 #include "orbitkv/base/check.h"
+#include "orbitkv/cache/policies.h"
 
 namespace orbitkv::cache {
 namespace {

@@ -347,11 +347,14 @@ class BlockCache {
   static std::vector<std::uint64_t> SlotSizes(const Namespace& space, Part part);
   std::uint32_t FindLane(const Namespace& space, Part part) const;
   std::uint32_t LaneFor(const Namespace& space, Part part);
-  std::uint32_t HashOf(NamespaceRow row, const state::BlockHash& hash) const {
+  // What policies know a block by.
+  std::uint64_t KeyOf(NamespaceRow row, const state::BlockHash& hash) const {
     std::uint64_t mixed = hash.Prefix64() ^ config_.hash_seed;
     mixed = (mixed ^ (mixed >> 32U)) * 0x9e3779b97f4a7c15ULL + row.value();
-    mixed = (mixed ^ (mixed >> 29U)) * 0xbf58476d1ce4e5b9ULL;
-    return static_cast<std::uint32_t>(mixed >> 32U);
+    return (mixed ^ (mixed >> 29U)) * 0xbf58476d1ce4e5b9ULL;
+  }
+  std::uint32_t HashOf(NamespaceRow row, const state::BlockHash& hash) const {
+    return static_cast<std::uint32_t>(KeyOf(row, hash) >> 32U);
   }
   std::uint32_t Lookup(NamespaceRow row, const state::BlockHash& hash) const;
   const Entry* Deref(BlockRef ref) const;

@@ -119,9 +119,11 @@ void BlockCache::Attach(std::uint32_t index, std::uint32_t slot, const CommitReq
   if (part == Part::kSparse) ++entry.sparse_present;
   if (first) {
     const std::uint32_t lane = part == Part::kSparse ? space.sparse_lane : space.lane;
-    PolicyOf(part).OnInsert(index, BlockFacts{.last_use_ns = now_ns_,
+    PolicyOf(part).OnInsert(index, BlockFacts{.key = KeyOf(request.row, request.hash),
+                                              .last_use_ns = now_ns_,
                                               .lane = lanes_[lane].policy_lane,
                                               .depth = entry.depth,
+                                              .parent_key = request.parent ? KeyOf(request.row, *request.parent) : 0,
                                               .prompt_tokens = request.prompt_tokens,
                                               .answer_tokens = request.answer_tokens});
   }
@@ -130,7 +132,8 @@ void BlockCache::Attach(std::uint32_t index, std::uint32_t slot, const CommitReq
   Recount(index);
   if (!served && entry.lacking == 0) ++counters_.inserts;
   UpdateWaiting(index);
-  TouchEntry(index, 1U << space.components[node.component].group);
+  // To the policy the parts of a block that come one after another are not uses of it.
+  (part == Part::kSparse ? entry.sparse_use_ns : entry.last_use_ns) = now_ns_;
 }
 
 // A component's slot leaves the index; it is freed now, or when the last granted pin is gone. The caller settles.

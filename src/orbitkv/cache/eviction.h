@@ -1,4 +1,5 @@
-// Which block goes when room is needed. The cache tells the policy what happens to blocks and asks it for victims.
+// Which block goes when room is needed. The cache tells the policy what happens to
+// blocks and asks it for victims.
 //
 // Blocks are numbers below max_blocks that the cache reuses. A *candidate* is a block that may be taken away now: it
 // holds bytes, no block continues it, nobody has pinned it. Candidates are kept apart by lane: blocks of one lane have
@@ -16,10 +17,12 @@
 namespace orbitkv::cache {
 
 struct BlockFacts {
+  std::uint64_t key = 0;  // of its contents: a block that comes back has it again, others have others
   std::uint64_t last_use_ns = 0;
   std::uint32_t lane = 0;
-  std::uint32_t depth = 0;  // blocks before it in its prompt
-  std::uint32_t prompt_tokens = 0;
+  std::uint32_t depth = 0;          // blocks before it in its prompt
+  std::uint64_t parent_key = 0;     // of the block that it continues; 0 at depth 0
+  std::uint32_t prompt_tokens = 0;  // of the request that brought it
   std::uint32_t answer_tokens = 0;
 };
 
@@ -34,11 +37,9 @@ class EvictionPolicy {
   virtual void OnCandidate(std::uint32_t block) = 0;    // it became one; it was none
   virtual void OnNoCandidate(std::uint32_t block) = 0;  // it was one
   virtual void OnRemove(std::uint32_t block) = 0;       // candidate or not
-  // The candidate that is worth least, which stays one until it is removed.
-  virtual std::optional<std::uint32_t> Victim(std::uint32_t lane) const = 0;
+  // The candidate that is worth least, which stays one until it is removed. Another call says the same if nothing
+  // happened in between.
+  virtual std::optional<std::uint32_t> Victim(std::uint32_t lane) = 0;
 };
-
-// Least recently used first; of blocks used at the same time, the deepest first. O(log n) per call.
-std::unique_ptr<EvictionPolicy> MakeLruPolicy(std::uint32_t max_blocks);
 
 }  // namespace orbitkv::cache

@@ -9,12 +9,10 @@
 
 #include "orbitkv/base/prng.h"
 #include "orbitkv/cache/block_index.h"
-#include "orbitkv/cache/policy_conformance.h"
+#include "orbitkv/cache/policies.h"
 
 namespace orbitkv::cache {
 namespace {
-
-INSTANTIATE_TEST_SUITE_P(Lru, PolicyConformance, testing::Values(&MakeLruPolicy));
 
 TEST(LruPolicy, OldestFirstThenDeepest) {
   const auto policy = MakeLruPolicy(300);
