@@ -4,13 +4,16 @@
 #include <array>
 #include <charconv>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <limits>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include <CLI/CLI.hpp>
 #include <toml++/toml.h>
 
+#include "orbitkv/cache/policies.h"
 #include "orbitkv/manager/version.h"
 #include "orbitkv/os/file.h"
 
@@ -68,6 +71,14 @@ std::string ApplyWritePolicy(Config& config, std::string_view text) {
   return {};
 }
 
+std::string ApplyEvictionPolicy(Config& config, std::string_view text) {
+  std::vector<std::string_view> names;
+  for (const cache::NamedPolicy& policy : cache::Policies()) names.push_back(policy.name);
+  if (cache::FindPolicy(text) == nullptr) return fmt::format("'{}' is none of {}", text, fmt::join(names, ", "));
+  config.eviction_policy = text == "default" ? cache::kDefaultPolicy : text;
+  return {};
+}
+
 std::string ApplyLogLevel(Config& config, std::string_view text) {
   constexpr std::array<std::pair<std::string_view, log::Level>, 5> kLevels = {{{"debug", log::Level::kDebug},
                                                                                {"info", log::Level::kInfo},
@@ -104,6 +115,8 @@ constexpr std::array kSettings = {
             ApplyNumber<&Config::publish_budget_percent>},
     Setting{"ssd_write_policy", "off|all|reuse", "which blocks are saved behind the pool (default all)",
             ApplyWritePolicy},
+    Setting{"eviction_policy", "NAME", "reuse, lru, slru, s3-fifo, w-tinylfu or arc (default reuse)",
+            ApplyEvictionPolicy},
     Setting{"lease_ms", "N", "life of a found lease after its last renewal (default 10000)",
             ApplyNumber<&Config::lease_ms>},
     Setting{"lock_wait_ms", "N", "wait for a killed Manager to free its lock (default 30000)",

@@ -43,6 +43,7 @@ struct Config {
   std::uint32_t load_budget_percent = 25;            // of the pool, being read from what lies behind it
   std::uint32_t publish_budget_percent = 25;         // of the pool, slots reserved by one session
   WritePolicy ssd_write_policy = WritePolicy::kAll;
+  std::string eviction_policy = "reuse";  // a name of cache/policies.h
   std::uint32_t lease_ms = 10'000;      // of a found lease, from its last renewal
   std::uint32_t lock_wait_ms = 30'000;  // for a killed Manager's lock to be free
   log::Level log_level = log::Level::kInfo;

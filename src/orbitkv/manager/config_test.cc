@@ -54,6 +54,10 @@ TEST_F(ConfigTest, FlagsWinOverVariablesOverFileOverDefaults) {
   EXPECT_EQ(config.log_level, log::Level::kError);
   EXPECT_EQ(config.lease_ms, 10'000U);
   EXPECT_EQ(config.ssd_write_policy, WritePolicy::kAll);
+  EXPECT_EQ(config.eviction_policy, "reuse");
+  EXPECT_EQ(Good({"--eviction-policy", "s3-fifo"}).eviction_policy, "s3-fifo");
+  EXPECT_EQ(Good({"--eviction-policy", "default"}).eviction_policy, "reuse");
+  EXPECT_THAT(Bad({"--eviction-policy", "fifo"}), AllOf(HasSubstr("eviction-policy"), HasSubstr("w-tinylfu")));
   EXPECT_EQ(Good({"--ssd-write-policy", "reuse"}).ssd_write_policy, WritePolicy::kReuse);
   EXPECT_THAT(Bad({"--ssd-write-policy", "some"}), HasSubstr("off, all, reuse"));
   EXPECT_EQ(config.socket, "/run/user/7/orbitkv/manager.sock");

@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 #include <limits>
 
+#include "orbitkv/cache/policies.h"
+
 namespace orbitkv::manager {
 namespace {
 
@@ -11,7 +13,7 @@ constexpr std::uint64_t kBytesPerDefaultSlot = 64U << 10U;
 constexpr std::uint64_t kMinDefaultSlots = 1024;
 // Beside the slot's record, and of a block with its buckets: what pool and cache keep, rounded up.
 constexpr std::uint64_t kTableBytesPerSlot = 96;
-constexpr std::uint64_t kTableBytesPerBlock = 192;
+constexpr std::uint64_t kTableBytesPerBlock = 256;
 
 // One exported number of a plain struct.
 template <typename Struct, typename Field>
@@ -266,7 +268,9 @@ Result<std::unique_ptr<Core>> Core::Create(const Config& config, std::uint64_t s
   cache_config.max_blocks = BlocksFor(config);
   cache_config.max_namespaces = std::max(cache_config.max_namespaces, limits.max_namespaces);
   cache_config.hash_seed = seed;
-  ORBITKV_ASSIGN_OR_RETURN(core->cache_, cache::BlockCache::Create(cache_config, *core->pool_));
+  ORBITKV_ASSIGN_OR_RETURN(
+      core->cache_, cache::BlockCache::Create(cache_config, *core->pool_, cache::FindPolicy(config.eviction_policy)));
+  core->eviction_policy_ = config.eviction_policy;
   core->service_ = std::make_unique<service::Service>(limits, *core->cache_);
   return core;
 }
@@ -278,6 +282,7 @@ void Core::AddFigures(Metrics& metrics) const {
     EmitLimits(sink, service_->limits());
     EmitCounters(sink, kCacheCounters, cache_->counters());
     EmitGauges(sink, kCacheGauges, cache_->gauges());
+    sink.Gauge("orbitkv_eviction_policy", "1 for the policy that is in use.", 1, {{"policy", eviction_policy_}});
     EmitGauges(sink, kPoolBytes, pool_->gauges());
     EmitGauges(sink, kPoolSlots, pool_->gauges());
     for (const pool::ClassGauges& one : pool_->class_gauges()) {

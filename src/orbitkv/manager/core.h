@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "orbitkv/base/result.h"
 #include "orbitkv/cache/block_cache.h"
@@ -42,6 +43,7 @@ class Core {
   std::unique_ptr<os::Mapping> memory_;
   std::unique_ptr<wire::SpanTable> table_;
   std::unique_ptr<pool::Pool> pool_;
+  std::string eviction_policy_;
   std::unique_ptr<cache::BlockCache> cache_;
   std::unique_ptr<service::Service> service_;
 };

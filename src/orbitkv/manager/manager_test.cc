@@ -409,6 +409,7 @@ TEST_F(ManagerTest, ReachesItsPoolSizeAndSaysSo) {
 
 TEST_F(ManagerTest, APoolOfOneSlabEvictsAndGoesOn) {
   config_.pool_bytes = 2 * kMiB;
+  config_.eviction_policy = "arc";
   config_.publish_budget_percent = 100;
   config_.lease_budget_percent = 100;
   StartManager();
@@ -422,6 +423,7 @@ TEST_F(ManagerTest, APoolOfOneSlabEvictsAndGoesOn) {
     ASSERT_TRUE(client->Query(chain, Chain(1000 + chain, 1)));
   }
   EXPECT_GT(Figure(*client, "orbitkv_cache_evictions_total"), 30);
+  EXPECT_EQ(Figure(*client, "orbitkv_eviction_policy{arc}"), 1);
   EXPECT_LE(Figure(*client, "orbitkv_pool_used_bytes"), 2 * kMiB);
 }
 
