@@ -1,11 +1,12 @@
 // orbitkv-bench: native benchmarks, each figure beside its baseline. Rows go to standard error as they come and to
-// standard output as JSON.
+// standard output as JSON. orbitkv-bench replay: a request trace against an eviction policy.
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
 #include <iostream>
 #include <string>
+#include <string_view>
 #include <unistd.h>
 #include <utility>
 #include <vector>
@@ -16,16 +17,19 @@
 #include "lookup.h"
 #include "manager_steps.h"
 #include "ping.h"
+#include "policy_cost.h"
+#include "replay_command.h"
 #include "report.h"
 #include <CLI/CLI.hpp>
 
 int main(int argc, char** argv) {
   using namespace orbitkv::bench;
+  if (argc > 1 && std::string_view(argv[1]) == "replay") return RunReplay(argc - 1, argv + 1);
   CLI::App app("OrbitKV's native benchmarks");
   std::string manager;
   std::vector<std::string> only;
   app.add_option("--manager", manager, "path of orbitkv-manager")->required()->check(CLI::ExistingFile);
-  app.add_option("--only", only, "groups to run: copy, lookup, clients, long, steps, ping");
+  app.add_option("--only", only, "groups to run: copy, lookup, clients, long, steps, policy, ping");
   CLI11_PARSE(app, argc, argv);
 
   std::string scratch = std::filesystem::temp_directory_path() / "orbitkv-bench-XXXXXX";
@@ -41,6 +45,7 @@ int main(int argc, char** argv) {
       {"clients", [&] { MeasureClients(manager, scratch, report); }},
       {"long", [&] { MeasureLongQueries(manager, scratch, report); }},
       {"steps", [&] { MeasureManagerSteps(manager, scratch, report); }},
+      {"policy", [&] { MeasurePolicyCost(report); }},
       {"ping", [&] { MeasurePing(manager, scratch, report); }},
   };
   for (const auto& [name, run] : groups) {
