@@ -222,7 +222,7 @@ TEST_P(TransferConformance, FaultsFailTheBatchAndNothingElse) {
                                                      {Fault::kShort, Code::kIo}};
   std::uint64_t id = 1;
   for (const auto& [fault, code] : cases) {
-    faulty_->set_fault([fault = fault](const Operation& o) { return o.offset == kPage ? fault : Fault::kNone; });
+    faulty_->set_fault([wrong = fault](const Operation& o) { return o.offset == kPage ? wrong : Fault::kNone; });
     ASSERT_TRUE(Submit(id, {Out(0, 1), Out(1, 8)}));
     ASSERT_TRUE(Submit(id + 1, {Out(2, 20)}));
     EXPECT_EQ(End(id).error().code, code);

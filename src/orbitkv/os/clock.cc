@@ -10,4 +10,10 @@ std::uint64_t MonotonicNs() {
   return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000U + static_cast<std::uint64_t>(now.tv_nsec);
 }
 
+std::uint64_t UnixSeconds() {
+  timespec now = {};
+  ::clock_gettime(CLOCK_REALTIME, &now);
+  return static_cast<std::uint64_t>(now.tv_sec);
+}
+
 }  // namespace orbitkv::os

@@ -124,7 +124,10 @@ Status DirectFile::Reserve(std::uint64_t bytes) {
   while (::fallocate(fd_.get(), 0, 0, static_cast<off_t>(bytes)) != 0) {
     if (errno == EINTR) continue;
     if (errno == EOPNOTSUPP) return Fail(Code::kUnsupported, "its file system cannot reserve space");
-    return FailDevice("cannot reserve its space", bytes);
+    auto error = FailDevice("cannot reserve its space", bytes);
+    // What was reserved before there was no more.
+    static_cast<void>(::ftruncate(fd_.get(), static_cast<off_t>(bytes_)));
+    return error;
   }
   struct stat info = {};
   if (::fstat(fd_.get(), &info) != 0) return FailDevice("cannot stat a file");

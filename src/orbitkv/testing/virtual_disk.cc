@@ -8,6 +8,7 @@ namespace orbitkv::testing {
 void VirtualDisk::WriteAt(std::uint64_t offset, std::span<const std::byte> from) {
   for (std::uint64_t at = 0; at < from.size(); at += kSectorBytes) {
     const std::span<const std::byte> sector = from.subspan(at, kSectorBytes);
+    if (std::memcmp(now_.data() + offset + at, sector.data(), kSectorBytes) == 0) continue;
     std::memcpy(now_.data() + offset + at, sector.data(), kSectorBytes);
     unsynced_.push_back({offset + at, {sector.begin(), sector.end()}});
   }

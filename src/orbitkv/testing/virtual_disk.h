@@ -29,7 +29,7 @@ class VirtualDisk {
 
   std::uint64_t size() const { return now_.size(); }
   std::span<std::byte> bytes() { return now_; }
-  // Sectors that were written and not synced, in order.
+  // Sectors that were written and not synced, in order. A write of what is there already is none.
   const std::vector<Write>& unsynced() const { return unsynced_; }
   // The power goes: of the unsynced writes those are kept that this names by their number.
   void PowerLoss(const std::function<bool(std::size_t)>& kept);

@@ -1,0 +1,480 @@
+#include "orbitkv/store/store.h"
+
+#include <algorithm>
+#include <cstring>
+#include <gtest/gtest.h>
+#include <map>
+#include <set>
+
+#include "orbitkv/base/prng.h"
+#include "orbitkv/store/backoff.h"
+#include "orbitkv/store/layout.h"
+#include "orbitkv/testing/effort.h"
+#include "orbitkv/testing/store_world.h"
+
+namespace orbitkv::store {
+namespace {
+
+using orbite::OperationKind;
+using testing::Fault;
+using testing::StoreWorld;
+using Loaded = testing::StoreWorld::Loaded;
+using Result = LogEnd::Result;
+
+constexpr std::uint64_t kSecondNs = 1'000'000'000;
+
+TEST(Store, KeepsBlocksAndTheirFacts) {
+  for (const std::uint32_t align : {512U, 4096U}) {
+    StoreWorld world({.align = align});
+    ASSERT_TRUE(world.Open());
+    EXPECT_TRUE(world.store().recovered().formatted);
+    for (std::uint64_t block = 0; block < 20; ++block) ASSERT_EQ(world.Save(block), Result::kOk);
+    for (std::uint64_t block = 0; block < 20; ++block) {
+      EXPECT_EQ(world.Load(block), Loaded::kRight) << block;
+      const auto facts = world.store().Locate(world.KeyOf(block));
+      EXPECT_EQ(facts->parent, world.FactsOf(block).parent);
+      EXPECT_EQ(facts->depth, world.FactsOf(block).depth);
+      EXPECT_EQ(facts->checksum, world.FactsOf(block).checksum);
+    }
+    EXPECT_FALSE(world.Has(20));
+    const LogCounters counters = world.store().counters();
+    EXPECT_EQ(counters.saves, 20U);
+    EXPECT_EQ(counters.loads, 20U);
+    EXPECT_GE(counters.written_bytes, 20 * world.record_bytes());
+  }
+}
+
+TEST(Store, WritesNothingBeyondTheSlot) {
+  StoreWorld world({.align = 4096});
+  ASSERT_TRUE(world.Open());
+  ASSERT_EQ(world.Save(1), Result::kOk);
+  std::ranges::fill(world.Slot(2), std::byte{0x77});
+  EXPECT_EQ(world.Load(1), Loaded::kRight);
+  for (const std::byte byte : world.Slot(2)) ASSERT_EQ(byte, std::byte{0x77});
+}
+
+TEST(Store, SavingWhatItHasWritesNothing) {
+  StoreWorld world({});
+  ASSERT_TRUE(world.Open());
+  ASSERT_EQ(world.Save(1), Result::kOk);
+  const std::uint64_t before = world.store().counters().written_bytes;
+  EXPECT_EQ(world.Save(1), Result::kOk);
+  EXPECT_EQ(world.store().counters().written_bytes, before);
+}
+
+TEST(Store, SmallRecordsShareWrites) {
+  StoreWorld world({});
+  ASSERT_TRUE(world.Open());
+  std::size_t writes = 0;
+  world.faults().set_fault([&](const orbite::Operation& operation) {
+    if (operation.kind == OperationKind::kWrite) ++writes;
+    return Fault::kNone;
+  });
+  for (std::uint32_t block = 0; block < 20; ++block) world.BeginSave(block, block);
+  world.Step();
+  // Those that fill a buffer go out; the rest waits for its time.
+  const std::uint64_t bytes = wire::kStoreBlockBytes + 20 * world.record_bytes();
+  EXPECT_EQ(writes, bytes / world.shape().write_bytes);
+  EXPECT_FALSE(world.Has(19));
+  world.now_ns() += world.config().log.flush_after_ns;
+  world.Step();
+  world.Step();
+  EXPECT_EQ(writes, bytes / world.shape().write_bytes + 1);
+  EXPECT_TRUE(world.Has(19));
+}
+
+TEST(Store, RecordsLargerThanAllBuffersAreKept) {
+  StoreWorld world({.segment_bytes = 1 << 20, .segments = 4, .page_count = 3, .page_bytes = 100'000});
+  ASSERT_TRUE(world.Open());
+  for (std::uint64_t block = 0; block < 5; ++block) ASSERT_EQ(world.Save(block), Result::kOk);
+  for (std::uint64_t block = 0; block < 5; ++block) EXPECT_EQ(world.Load(block), Loaded::kRight);
+  StoreWorld tight({.segments = 4, .page_count = 3, .page_bytes = 100'000});
+  ASSERT_TRUE(tight.Open());
+  EXPECT_EQ(tight.Save(1), Result::kNoRoom);
+}
+
+TEST(Store, AnotherLifeFindsEverything) {
+  StoreWorld world({});
+  ASSERT_TRUE(world.Open());
+  for (std::uint64_t block = 0; block < 60; ++block) ASSERT_EQ(world.Save(block), Result::kOk);
+  ASSERT_TRUE(world.Open());
+  const RecoveryReport& report = world.store().recovered();
+  EXPECT_FALSE(report.formatted);
+  EXPECT_EQ(report.records, 60U);
+  EXPECT_GT(report.sealed_segments, 0U);
+  EXPECT_EQ(report.scanned_segments, 1U);
+  for (std::uint64_t block = 0; block < 60; ++block) {
+    EXPECT_EQ(world.Load(block), Loaded::kRight) << block;
+    EXPECT_EQ(world.store().Locate(world.KeyOf(block))->parent, world.FactsOf(block).parent);
+  }
+  // What was scanned is sealed now.
+  ASSERT_TRUE(world.Open());
+  EXPECT_EQ(world.store().recovered().scanned_segments, 0U);
+  EXPECT_EQ(world.store().recovered().records, 60U);
+  EXPECT_EQ(world.Save(100), Result::kOk);
+  EXPECT_EQ(world.Load(100), Loaded::kRight);
+}
+
+TEST(Store, GivesUpTheOldestAndKeepsWhatIsRead) {
+  StoreWorld world({.segments = 5});
+  ASSERT_TRUE(world.Open());
+  for (std::uint64_t block = 0; block < 300; ++block) {
+    ASSERT_EQ(world.Save(block), Result::kOk) << block;
+    ASSERT_EQ(world.Load(block), Loaded::kRight) << block;
+    // Block 3 is asked for again and again; the others are read once, right after they were written.
+    ASSERT_EQ(world.Load(3), block >= 3 ? Loaded::kRight : Loaded::kMissing) << block;
+  }
+  EXPECT_GT(world.store().counters().evicted_segments, 5U);
+  EXPECT_GT(world.store().counters().reinserted, 0U);
+  EXPECT_FALSE(world.Has(0));
+  EXPECT_TRUE(world.Has(299));
+  std::size_t kept = 0;
+  for (std::uint64_t block = 0; block < 300; ++block) kept += world.Has(block) ? 1 : 0;
+  EXPECT_LE(kept * world.record_bytes(), world.disk().size());
+  EXPECT_GE(kept * world.record_bytes(), world.disk().size() / 4);
+}
+
+TEST(Store, ColdRecordsAreNotWrittenAgain) {
+  StoreWorld world({.segments = 5});
+  ASSERT_TRUE(world.Open());
+  for (std::uint64_t block = 0; block < 300; ++block) ASSERT_EQ(world.Save(block), Result::kOk);
+  const LogCounters counters = world.store().counters();
+  EXPECT_EQ(counters.reinserted, 0U);
+  EXPECT_GT(counters.evicted_records, 100U);
+}
+
+// The index says what recovery finds, but for records of segments that are free and not written again yet.
+TEST(Store, RecoveryFindsWhatTheIndexHas) {
+  StoreWorld world({.segments = 5});
+  ASSERT_TRUE(world.Open());
+  Prng prng(5);
+  for (int step = 0; step < 400; ++step) {
+    const std::uint64_t block = prng.Below(200);
+    if (prng.Below(3) == 0) {
+      static_cast<void>(world.Load(block));
+    } else {
+      ASSERT_EQ(world.Save(block), Result::kOk);
+    }
+    if (step % 40 != 39) continue;
+    std::map<std::uint64_t, std::uint64_t> before;
+    for (std::uint64_t known = 0; known < 200; ++known) {
+      if (const auto facts = world.store().Locate(world.KeyOf(known))) before[known] = facts->checksum;
+    }
+    ASSERT_TRUE(world.Open());
+    for (const auto& [known, checksum] : before) {
+      ASSERT_TRUE(world.Has(known)) << known;
+      ASSERT_EQ(world.store().Locate(world.KeyOf(known))->checksum, checksum);
+    }
+    for (std::uint64_t known = 0; known < 200; ++known) {
+      ASSERT_NE(world.Load(known), Loaded::kWrongBytes);
+      if (!before.contains(known)) continue;
+      ASSERT_EQ(world.Load(known), Loaded::kRight);
+    }
+  }
+}
+
+TEST(Store, LoadsGoBeforeWrites) {
+  StoreWorld world({});
+  ASSERT_TRUE(world.Open());
+  for (std::uint64_t block = 0; block < 12; ++block) ASSERT_EQ(world.Save(block), Result::kOk);
+  std::size_t writing = 0;
+  world.faults().set_fault([&](const orbite::Operation& operation) {
+    if (operation.kind == OperationKind::kWrite) ++writing;
+    return Fault::kHold;
+  });
+  // More loads than may run at once, so some of them wait while the saves come.
+  for (std::uint32_t block = 0; block < 12; ++block) world.BeginLoad(block, block);
+  for (std::uint32_t block = 20; block < 50; ++block) world.BeginSave(block, block);
+  world.Step();
+  EXPECT_EQ(writing, 1U);
+  world.faults().set_fault({});
+  world.faults().ReleaseHeld();
+  world.Run();
+  for (std::uint64_t block = 20; block < 50; ++block) EXPECT_EQ(world.Load(block), Loaded::kRight);
+}
+
+TEST(Store, SavesBeyondTheirBytesAreTurnedDown) {
+  StoreWorld world({});
+  world.config().log.save_bytes = 3 * 2048;
+  ASSERT_TRUE(world.Open());
+  for (std::uint32_t block = 0; block < 10; ++block) world.BeginSave(block, block);
+  world.Run();
+  EXPECT_EQ(world.store().counters().saves, 3U);
+  EXPECT_EQ(world.store().counters().saves_no_room, 7U);
+}
+
+TEST(Store, AFullIndexTurnsSavesDown) {
+  StoreWorld world({});
+  world.config().max_records = 5;
+  ASSERT_TRUE(world.Open());
+  for (std::uint64_t block = 0; block < 5; ++block) ASSERT_EQ(world.Save(block), Result::kOk);
+  EXPECT_EQ(world.Save(5), Result::kNoRoom);
+  EXPECT_EQ(world.Load(4), Loaded::kRight);
+  ASSERT_TRUE(world.Open());
+  EXPECT_EQ(world.store().index().size(), 5U);
+}
+
+// --- What a device may do
+// ---------------------------------------------------------------------------------------------
+
+TEST(StoreFaults, AReadThatFailsIsAMissAndTheRestGoesOn) {
+  for (const Fault fault : {Fault::kIoError, Fault::kShort, Fault::kFlip}) {
+    StoreWorld world({});
+    ASSERT_TRUE(world.Open());
+    for (std::uint64_t block = 0; block < 4; ++block) ASSERT_EQ(world.Save(block), Result::kOk);
+    bool failed = false;
+    world.faults().set_fault([&](const orbite::Operation& operation) {
+      if (operation.kind != OperationKind::kRead || failed) return Fault::kNone;
+      failed = true;
+      return fault;
+    });
+    EXPECT_EQ(world.Load(1), Loaded::kFailed);
+    EXPECT_FALSE(world.Has(1));
+    EXPECT_EQ(world.Load(2), Loaded::kRight);
+    const LogCounters counters = world.store().counters();
+    EXPECT_EQ(counters.loads_failed, 1U);
+    EXPECT_EQ(counters.loads_wrong + counters.read_errors, 1U);
+    EXPECT_TRUE(world.store().log().last_error().has_value());
+    // It is written anew, and served again.
+    EXPECT_EQ(world.Save(1), Result::kOk);
+    EXPECT_EQ(world.Load(1), Loaded::kRight);
+  }
+}
+
+TEST(StoreFaults, WritesThatFailCostTheirRecordsAndAPause) {
+  for (const Fault fault : {Fault::kIoError, Fault::kNoSpace, Fault::kReadOnly, Fault::kShort, Fault::kGone}) {
+    StoreWorld world({});
+    ASSERT_TRUE(world.Open());
+    ASSERT_EQ(world.Save(0), Result::kOk);
+    world.faults().set_fault([&](const orbite::Operation& operation) {
+      return operation.kind == OperationKind::kWrite ? fault : Fault::kNone;
+    });
+    EXPECT_EQ(world.Save(1), Result::kFailed);
+    EXPECT_FALSE(world.Has(1));
+    EXPECT_FALSE(world.store().gauges().writable);
+    EXPECT_EQ(world.Load(0), Loaded::kRight);
+    world.faults().set_fault({});
+    EXPECT_EQ(world.Save(1), Result::kFailed) << "the pause is not over";
+    world.now_ns() += Backoff::kFirstNs;
+    EXPECT_EQ(world.Save(1), Result::kOk);
+    EXPECT_EQ(world.Load(1), Loaded::kRight);
+    EXPECT_EQ(world.store().counters().write_errors, 1U);
+    ASSERT_TRUE(world.Open());
+    EXPECT_EQ(world.Load(0), Loaded::kRight);
+    EXPECT_EQ(world.Load(1), Loaded::kRight);
+  }
+}
+
+TEST(StoreFaults, ATornWriteThatClaimsSuccessIsSeenWhenItIsRead) {
+  StoreWorld world({});
+  ASSERT_TRUE(world.Open());
+  world.faults().set_fault([](const orbite::Operation& operation) {
+    return operation.kind == OperationKind::kWrite ? Fault::kTorn : Fault::kNone;
+  });
+  for (std::uint32_t block = 0; block < 6; ++block) world.BeginSave(block, block);
+  world.Run();
+  world.faults().set_fault({});
+  std::size_t right = 0;
+  for (std::uint64_t block = 0; block < 6; ++block) {
+    const Loaded loaded = world.Load(block);
+    EXPECT_NE(loaded, Loaded::kWrongBytes);
+    right += loaded == Loaded::kRight ? 1 : 0;
+  }
+  EXPECT_LT(right, 6U);
+  EXPECT_GT(world.store().counters().loads_wrong, 0U);
+}
+
+TEST(StoreFaults, ADeviceThatIsGoneIsTriedAgainLaterAndLater) {
+  StoreWorld world({});
+  ASSERT_TRUE(world.Open());
+  for (std::uint64_t block = 0; block < 8; ++block) ASSERT_EQ(world.Save(block), Result::kOk);
+  std::size_t asked = 0;
+  world.faults().set_fault([&](const orbite::Operation&) {
+    ++asked;
+    return Fault::kGone;
+  });
+  EXPECT_EQ(world.Load(0), Loaded::kFailed);
+  EXPECT_EQ(asked, 1U);
+  for (std::uint64_t block = 0; block < 8; ++block) EXPECT_EQ(world.Load(block), Loaded::kMissing);
+  EXPECT_EQ(asked, 1U);
+  EXPECT_FALSE(world.store().gauges().readable);
+  world.now_ns() += Backoff::kFirstNs;
+  world.Step();
+  EXPECT_EQ(world.Load(1), Loaded::kFailed);
+  world.now_ns() += Backoff::kFirstNs;
+  world.Step();
+  EXPECT_FALSE(world.Has(2)) << "the second pause is longer";
+  world.faults().set_fault({});
+  world.now_ns() += Backoff::kFirstNs;
+  world.Step();
+  for (std::uint64_t block = 2; block < 8; ++block) EXPECT_EQ(world.Load(block), Loaded::kRight);
+  EXPECT_EQ(world.store().counters().pauses, 2U);
+}
+
+TEST(StoreFaults, WhatTakesTooLongPausesAndEndsWhenItIsDrained) {
+  StoreWorld world({});
+  ASSERT_TRUE(world.Open());
+  ASSERT_EQ(world.Save(0), Result::kOk);
+  ASSERT_EQ(world.Save(1), Result::kOk);
+  world.faults().set_fault([](const orbite::Operation&) { return Fault::kHold; });
+  world.BeginLoad(0, 0);
+  world.Step();
+  world.now_ns() += world.config().log.deadline_ns;
+  world.Step();
+  EXPECT_EQ(world.store().counters().slow, 1U);
+  EXPECT_FALSE(world.Has(1)) << "a device that hangs answers nothing";
+  EXPECT_FALSE(world.store().log().idle());
+  EXPECT_EQ(world.store().counters().loads_failed, 0U) << "its slot may still be written";
+  world.faults().set_fault({});
+  world.faults().ReleaseHeld();
+  world.Run();
+  EXPECT_EQ(world.store().counters().loads_failed, 1U);
+  world.now_ns() += 2 * Backoff::kFirstNs;
+  world.Step();
+  EXPECT_EQ(world.Load(1), Loaded::kRight);
+}
+
+// Any bit of the file may be wrong: never a wrong byte, whether it was so at the start or changes later.
+TEST(StoreFaults, FlippedBitsOnTheDeviceAreNeverServed) {
+  const std::uint64_t rounds = testing::Effort(300, 5000);
+  StoreWorld fresh({.segment_bytes = 32 * 1024});
+  ASSERT_TRUE(fresh.Open());
+  for (std::uint64_t block = 0; block < 20; ++block) ASSERT_EQ(fresh.Save(block), Result::kOk);
+  fresh.Close();
+  const std::vector<std::byte> image(fresh.disk().bytes().begin(), fresh.disk().bytes().end());
+  Prng prng(testing::Seed(3));
+  std::uint64_t refused = 0;
+  std::uint64_t right = 0;
+  for (std::uint64_t round = 0; round < rounds; ++round) {
+    std::ranges::copy(image, fresh.disk().bytes().begin());
+    const std::uint64_t flips = 1 + prng.Below(30);
+    const bool late = prng.Below(2) == 0;
+    ASSERT_TRUE(!late || fresh.Open());
+    for (std::uint64_t i = 0; i < flips; ++i) {
+      // The superblock is one sector of many: hit on purpose now and then, else it would be rarely.
+      const std::uint64_t at = prng.Below(50) == 0 ? prng.Below(64) : prng.Below(image.size());
+      fresh.disk().bytes()[at] ^= static_cast<std::byte>(1U << prng.Below(8));
+    }
+    if (!late && !fresh.Open()) {
+      ++refused;
+      continue;
+    }
+    for (std::uint64_t block = 0; block < 20; ++block) {
+      const Loaded loaded = fresh.Load(block);
+      ASSERT_NE(loaded, Loaded::kWrongBytes) << round;
+      right += loaded == Loaded::kRight ? 1 : 0;
+    }
+    fresh.Close();
+  }
+  EXPECT_GT(refused, 0U);
+  EXPECT_GT(right, 10 * rounds);
+}
+
+// Saves and loads while operations go wrong at random: what was acknowledged is right or missing, and when the faults
+// end everything works again.
+TEST(StoreFaults, RandomFaultsNeverGiveAWrongByte) {
+  for (std::uint64_t seed = 1; seed <= testing::Effort(20, 400); ++seed) {
+    StoreWorld world({.segments = 5});
+    ASSERT_TRUE(world.Open());
+    Prng prng(seed);
+    const auto arm = [&] {
+      world.faults().set_fault([&](const orbite::Operation&) {
+        return prng.Below(20) == 0 ? static_cast<Fault>(prng.Below(8)) : Fault::kNone;
+      });
+    };
+    arm();
+    for (int step = 0; step < 300; ++step) {
+      const std::uint64_t block = prng.Below(120);
+      if (prng.Below(2) == 0) {
+        static_cast<void>(world.Save(block));
+      } else {
+        ASSERT_NE(world.Load(block), Loaded::kWrongBytes) << seed;
+      }
+      world.now_ns() += prng.Below(3) * kSecondNs;
+      if (prng.Below(60) == 0) {
+        ASSERT_TRUE(world.Open());
+        arm();
+      }
+    }
+    world.faults().set_fault({});
+    world.now_ns() += Backoff::kLongestNs;
+    for (std::uint64_t block = 200; block < 220; ++block) {
+      ASSERT_EQ(world.Save(block), Result::kOk) << seed;
+      ASSERT_EQ(world.Load(block), Loaded::kRight) << seed;
+    }
+  }
+}
+
+// --- Refusals
+// -----------------------------------------------------------------------------------------------------------
+
+TEST(StoreOpen, RefusesWhatIsNotItsOwn) {
+  StoreWorld world({});
+  world.disk().bytes()[100] = std::byte{1};
+  EXPECT_EQ(world.Open().error().code, Code::kInvalid);
+  world.disk().bytes()[100] = std::byte{0};
+  ASSERT_TRUE(world.Open());
+  world.Close();
+
+  wire::Superblock superblock;
+  std::memcpy(&superblock, world.disk().bytes().data(), sizeof superblock);
+  wire::Superblock changed = superblock;
+  changed.version = wire::kStoreVersion + 1;
+  wire::Seal(changed);
+  std::memcpy(world.disk().bytes().data(), &changed, sizeof changed);
+  EXPECT_EQ(world.Open().error().code, Code::kUnsupported);
+  std::memcpy(world.disk().bytes().data(), &superblock, sizeof superblock);
+  world.config().file_bytes -= world.shape().segment_bytes;
+  EXPECT_EQ(world.Open().error().code, Code::kRefused);
+  EXPECT_EQ(world.Open().error().a, superblock.file_bytes);
+  world.config().file_bytes += world.shape().segment_bytes;
+  EXPECT_TRUE(world.Open());
+
+  StoreWorld small({.segments = 3});
+  EXPECT_EQ(small.Open().error().code, Code::kInvalid);
+}
+
+TEST(StoreOpen, ASegmentThatLostItsHeaderCostsItselfOnly) {
+  StoreWorld world({});
+  ASSERT_TRUE(world.Open());
+  for (std::uint64_t block = 0; block < 60; ++block) ASSERT_EQ(world.Save(block), Result::kOk);
+  world.Close();
+  const auto bytes = world.disk().bytes();
+  std::ranges::fill(bytes.subspan(wire::kStoreBlockBytes, 512), std::byte{0});
+  ASSERT_TRUE(world.Open());
+  std::size_t right = 0;
+  for (std::uint64_t block = 0; block < 60; ++block) right += world.Load(block) == Loaded::kRight ? 1 : 0;
+  EXPECT_LT(right, 60U);
+  EXPECT_GT(right, 20U);
+}
+
+TEST(StoreOpen, DamagedSummariesAreReadFromTheRecords) {
+  StoreWorld world({});
+  ASSERT_TRUE(world.Open());
+  for (std::uint64_t block = 0; block < 60; ++block) ASSERT_EQ(world.Save(block), Result::kOk);
+  world.Close();
+  for (std::uint32_t segment = 0; segment < world.shape().segments; ++segment) {
+    const std::uint64_t end = wire::kStoreBlockBytes + (segment + 1) * world.shape().segment_bytes;
+    world.disk().bytes()[end - wire::kStoreBlockBytes - 4096 + 200] ^= std::byte{1};
+  }
+  ASSERT_TRUE(world.Open());
+  EXPECT_GT(world.store().recovered().damaged_summaries, 0U);
+  EXPECT_EQ(world.store().recovered().records, 60U);
+  for (std::uint64_t block = 0; block < 60; ++block) EXPECT_EQ(world.Load(block), Loaded::kRight);
+}
+
+TEST(Backoff, PausesGrowAndASuccessEndsThem) {
+  Backoff backoff;
+  EXPECT_FALSE(backoff.Failed(10, false));
+  EXPECT_FALSE(backoff.Failed(10, false));
+  EXPECT_TRUE(backoff.Failed(10, false));
+  EXPECT_TRUE(backoff.Pausing(9 + Backoff::kFirstNs));
+  EXPECT_FALSE(backoff.Pausing(10 + Backoff::kFirstNs));
+  EXPECT_TRUE(backoff.Failed(10 + Backoff::kFirstNs, false));
+  EXPECT_TRUE(backoff.Pausing(9 + 3 * Backoff::kFirstNs));
+  backoff.Succeeded(10 + 3 * Backoff::kFirstNs);
+  EXPECT_FALSE(backoff.Failed(20 + 3 * Backoff::kFirstNs, false));
+}
+
+}  // namespace
+}  // namespace orbitkv::store
