@@ -70,9 +70,7 @@ def manager(folder: Path) -> Iterator[Manager]:
     started.close()
 
 
-def test_a_preparation_is_claimed_by_another_process_while_it_loads(
-    manager: Manager, make_client: MakeClient
-) -> None:
+def test_a_preparation_is_claimed_by_another_process_while_it_loads(manager: Manager, make_client: MakeClient) -> None:
     engine = Engine(make_client(), layers=LAYERS)
     assert engine.client.wait_up(20.0)
     consumer = subprocess.Popen(

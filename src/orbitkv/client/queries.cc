@@ -167,11 +167,11 @@ Result<channel::RequestId> Queries::Send(Life& life, const Key& key, const Query
 
 Result<channel::RequestId> Queries::SendClaim(Life& life, const Key& key, const ClaimRequest& claim,
                                               std::uint64_t deadline_ns) {
-  wire::ClaimRequest request{.consumer_key_hi = key.first.first, .consumer_key_lo = key.first.second};
-  if (const auto operation = OperationOf(life, claim.ticket)) {
-    request.operation = *operation;
-    request.revision = kFirstRevision;
-  }
+  // A claim is of one revision, also when it names no operation, and clients prepare no other one.
+  const wire::ClaimRequest request{.consumer_key_hi = key.first.first,
+                                   .consumer_key_lo = key.first.second,
+                                   .operation = OperationOf(life, claim.ticket).value_or(0),
+                                   .revision = kFirstRevision};
   const std::vector<std::byte> args = wire::EncodeClaim(request);
   return life.control().Post({.command = wire::Command::kQueryClaim, .args = args, .deadline_ns = deadline_ns});
 }

@@ -419,6 +419,7 @@ TEST_F(TicketsTest, APreparationIsClaimedByItsConsumer) {
   {
     const MutexLock lock(mutex_);
     EXPECT_EQ(claimed.operation, 0U);
+    EXPECT_EQ(claimed.revision, 1U) << "the Manager gives out an exact revision, named or not";
     status = AnswerStatus::kGone;
   }
   EXPECT_EQ(claim(ticket).reason, AnswerReason::kNotAdmitted);
