@@ -1,4 +1,4 @@
-// orbitkv: asks a running Cache Manager how it is.
+// orbitkv: asks a running Cache Manager how it is, and looks into the file of an SSD store.
 #include <cstdio>
 #include <cstdlib>
 #include <fmt/format.h>
@@ -9,6 +9,7 @@
 #include "orbitkv/channel/client_session.h"
 #include "orbitkv/manager/config.h"
 #include "orbitkv/manager/lifecycle.h"
+#include "orbitkv/manager/ssd_report.h"
 #include "orbitkv/manager/version.h"
 #include "orbitkv/os/clock.h"
 #include "orbitkv/os/pidfd.h"
@@ -43,6 +44,16 @@ int Status(const std::string& socket, bool json) {
   return 0;
 }
 
+int Store(const std::string& path, bool check) {
+  const auto report = orbitkv::manager::ReportOnStore(path, check);
+  if (!report) {
+    fmt::print(stderr, "orbitkv: {}\n", report.error());
+    return 2;
+  }
+  fmt::print("{}", report->text);
+  return report->sound ? 0 : 1;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -59,6 +70,12 @@ int main(int argc, char** argv) {
       ->type_name("PATH")
       ->envname("ORBITKV_SOCKET");
   status->add_flag("--json", json, "as JSON");
+  std::string file;
+  CLI::App* store = app.add_subcommand("store", "look into the file or device of an SSD store");
+  store->require_subcommand(1);
+  CLI::App* info = store->add_subcommand("info", "print what is in it, and how old");
+  CLI::App* check = store->add_subcommand("check", "read every record; exit status 1 when one is damaged");
+  for (CLI::App* one : {info, check}) one->add_option("file", file, "the --ssd-path of a Manager")->required();
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -66,5 +83,6 @@ int main(int argc, char** argv) {
     fmt::print(stderr, "orbitkv: {}; see orbitkv --help\n", error.what());
     return 2;
   }
+  if (store->parsed()) return Store(file, check->parsed());
   return Status(socket, json);
 }

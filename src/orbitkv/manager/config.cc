@@ -23,6 +23,7 @@ namespace {
 constexpr std::uint64_t kUnitBytes = std::uint64_t{2} << 20;
 constexpr std::uint64_t kMaxPoolBytes = std::uint64_t{64} << 40;
 constexpr std::size_t kMaxSocketPath = 107;  // sockaddr_un holds 108 bytes with the final zero
+constexpr std::uint64_t kMinSsdBytes = std::uint64_t{8} << 20;
 constexpr std::uint64_t kMaxFileBytes = 1U << 20U;
 
 // Applies one value and says what is wrong with it, or nothing.
@@ -56,6 +57,17 @@ std::string ApplyBytes(Config& config, std::string_view text) {
 
 std::string ApplySocket(Config& config, std::string_view text) {
   config.socket = std::string(text);
+  return {};
+}
+
+// Several are separated by ':' or, where a flag was given more than once, by line ends.
+std::string ApplySsdPaths(Config& config, std::string_view text) {
+  config.ssd_paths.clear();
+  while (!text.empty()) {
+    const std::size_t end = text.find_first_of(":\n");
+    config.ssd_paths.emplace_back(text.substr(0, end));
+    text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
+  }
   return {};
 }
 
@@ -113,6 +125,10 @@ constexpr std::array kSettings = {
             ApplyNumber<&Config::load_budget_percent>},
     Setting{"publish_budget_percent", "N", "of the pool, reserved by one session (default 25)",
             ApplyNumber<&Config::publish_budget_percent>},
+    Setting{"ssd_path", "PATH", "file or block device for blocks that leave the pool; several: repeat, or ':'",
+            ApplySsdPaths},
+    Setting{"ssd_bytes", "SIZE", "of each of them, a hard limit (default as large as it is)",
+            ApplyBytes<&Config::ssd_bytes>},
     Setting{"ssd_write_policy", "off|all|reuse", "which blocks are saved behind the pool (default all)",
             ApplyWritePolicy},
     Setting{"eviction_policy", "NAME", "reuse, lru, slru, s3-fifo, w-tinylfu or arc (default reuse)",
@@ -240,7 +256,9 @@ struct Flags {
     app.add_option("--config", config_path, "TOML file with the settings below; keys with _ for -")->type_name("FILE");
     for (std::size_t i = 0; i < kSettings.size(); ++i) {
       app.add_option(FlagOf(kSettings[i].key), values[i], std::string(kSettings[i].help))
-          ->type_name(std::string(kSettings[i].value_name));
+          ->type_name(std::string(kSettings[i].value_name))
+          ->multi_option_policy(kSettings[i].key == "ssd_path" ? CLI::MultiOptionPolicy::Join
+                                                               : CLI::MultiOptionPolicy::Throw);
     }
     app.footer("Each setting is also a key of the TOML file and a variable ORBITKV_<KEY>; flags win, then variables.");
   }
@@ -297,6 +315,16 @@ std::string Config::Validate() const {
   if (socket.size() > kMaxSocketPath) {
     return fmt::format("socket path of {} bytes is longer than the {} that a socket address holds; use a shorter one",
                        socket.size(), kMaxSocketPath);
+  }
+  for (const std::string& path : ssd_paths) {
+    if (path.empty() || path.front() != '/') {
+      return fmt::format("ssd_path '{}' is no absolute path; give one like /var/lib/orbitkv/store", path);
+    }
+    if (std::ranges::count(ssd_paths, path) > 1) return fmt::format("ssd_path '{}' is given twice", path);
+  }
+  if (ssd_paths.empty() && ssd_bytes != 0) return "ssd_bytes is given without an ssd_path";
+  if (ssd_bytes != 0 && (ssd_bytes < kMinSsdBytes || ssd_bytes > kMaxPoolBytes)) {
+    return fmt::format("ssd_bytes = {} is outside {} to {}", ssd_bytes, kMinSsdBytes, kMaxPoolBytes);
   }
   for (const std::string& problem :
        {outside("pool_bytes", pool_bytes, kUnitBytes, kMaxPoolBytes), outside("max_sessions", max_sessions, 1, 4096),

@@ -42,10 +42,12 @@ struct Config {
   std::uint32_t session_lease_budget_percent = 100;  // of the pool, found blocks of one session, within its instance's
   std::uint32_t load_budget_percent = 25;            // of the pool, being read from what lies behind it
   std::uint32_t publish_budget_percent = 25;         // of the pool, slots reserved by one session
+  std::vector<std::string> ssd_paths{};              // files or block devices of SSD stores
+  std::uint64_t ssd_bytes = 0;                       // of each; 0 = as large as it is
   WritePolicy ssd_write_policy = WritePolicy::kAll;
   std::string eviction_policy = "reuse";  // a name of cache/policies.h
-  std::uint32_t lease_ms = 10'000;      // of a found lease, from its last renewal
-  std::uint32_t lock_wait_ms = 30'000;  // for a killed Manager's lock to be free
+  std::uint32_t lease_ms = 10'000;        // of a found lease, from its last renewal
+  std::uint32_t lock_wait_ms = 30'000;    // for a killed Manager's lock to be free
   log::Level log_level = log::Level::kInfo;
 
   // One line for people, empty when the settings fit together.

@@ -60,6 +60,13 @@ TEST_F(ConfigTest, FlagsWinOverVariablesOverFileOverDefaults) {
   EXPECT_THAT(Bad({"--eviction-policy", "fifo"}), AllOf(HasSubstr("eviction-policy"), HasSubstr("w-tinylfu")));
   EXPECT_EQ(Good({"--ssd-write-policy", "reuse"}).ssd_write_policy, WritePolicy::kReuse);
   EXPECT_THAT(Bad({"--ssd-write-policy", "some"}), HasSubstr("off, all, reuse"));
+  const Config ssd = Good({"--ssd-path", "/a", "--ssd-path=/b:/c", "--ssd-bytes", "64MiB"});
+  EXPECT_EQ(ssd.ssd_paths, (std::vector<std::string>{"/a", "/b", "/c"}));
+  EXPECT_EQ(ssd.ssd_bytes, std::uint64_t{64} << 20U);
+  EXPECT_THAT(Bad({"--ssd-path", "a"}), HasSubstr("absolute"));
+  EXPECT_THAT(Bad({"--ssd-path", "/a", "--ssd-path", "/a"}), HasSubstr("twice"));
+  EXPECT_THAT(Bad({"--ssd-bytes", "1GiB"}), HasSubstr("without an ssd_path"));
+  EXPECT_THAT(Bad({"--ssd-path", "/a", "--ssd-bytes", "1MiB"}), HasSubstr("outside"));
   EXPECT_EQ(config.socket, "/run/user/7/orbitkv/manager.sock");
 }
 

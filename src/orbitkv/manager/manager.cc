@@ -14,6 +14,7 @@
 #include "orbitkv/manager/dispatcher.h"
 #include "orbitkv/manager/metrics.h"
 #include "orbitkv/manager/pool_memory.h"
+#include "orbitkv/manager/ssd_backing.h"
 #include "orbitkv/manager/verifier.h"
 #include "orbitkv/manager/version.h"
 #include "orbitkv/os/clock.h"
@@ -61,6 +62,7 @@ struct Manager::Parts {
   std::unique_ptr<channel::BootstrapServer> server;
   std::unique_ptr<PoolReserver> reserver;
   std::unique_ptr<Backing> backing;  // or null
+  SsdBacking* ssd = nullptr;         // the backing, where it is one
 
   std::expected<void, StartError> MakeCore();
   std::expected<void, StartError> Serve();
@@ -137,6 +139,12 @@ std::expected<void, StartError> Manager::Parts::Run() {
                    false});
   }
   if (const Status added = core->pool().AddReserved(*first); !added) return Explain("the pool", added.error());
+  if (ssd != nullptr) {
+    if (auto opened = ssd->Open(os::DeadlineAfter(std::uint64_t{config.lock_wait_ms} * 1'000'000)); !opened) {
+      return std::unexpected(StartError{std::move(opened.error()), true});
+    }
+    ssd->AddFigures(metrics);
+  }
   if (backing) {
     const Backing::Reports reports{
         .loaded = [this](std::uint64_t id, service::LoadResult result,
@@ -171,6 +179,11 @@ std::expected<std::unique_ptr<Manager>, StartError> Manager::Start(const Config&
   }
   auto parts = std::make_unique<Parts>();
   parts->config = config;
+  if (!backing && !config.ssd_paths.empty()) {
+    auto ssd = std::make_unique<SsdBacking>(SsdBacking::Options{config.ssd_paths, config.ssd_bytes});
+    parts->ssd = ssd.get();
+    backing = std::move(ssd);
+  }
   parts->backing = std::move(backing);
   std::expected<void, StartError> done = parts->MakeCore();
   if (done) done = parts->Serve();
