@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "orbitkv/base/check.h"
+#include "orbitkv/cache/policies.h"
 #include "orbitkv/copy/pages.h"
 #include "orbitkv/testing/sim/oracle.h"
 
@@ -32,7 +33,7 @@ ManagerLife::ManagerLife(const Shape& shape, std::uint64_t number, Store& store,
   config.max_blocks = shape.max_blocks;
   config.hash_seed = number * 0x9e3779b97f4a7c15ULL;
   config.max_revokes = 4;
-  cache_ = Must(cache::BlockCache::Create(config, *pool_));
+  cache_ = Must(cache::BlockCache::Create(config, *pool_, cache::FindPolicy("default")));
   service_ = std::make_unique<service::Service>(shape.limits, *cache_);
   if (!shape.backed) return;
   store.ForEach([this](const Saved& saved) { source_.Put(saved.key, saved.record, saved.bytes); });
