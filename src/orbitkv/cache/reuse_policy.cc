@@ -30,7 +30,7 @@ constexpr std::uint32_t kPaceWeight = 7;      // of the pace so far, against the
 static_assert(ReuseModel::kBins * kPaceParts <= 256);
 constexpr std::uint32_t kSameRequestTicks = 30;  // half a second: repeated uses by one request
 constexpr std::uint32_t kMinHistory = 65'536;    // uses that are remembered also when the cache is small
-constexpr std::uint32_t kUsesPerRefreshStep = 4;
+constexpr std::uint32_t kUsesPerRefreshStep = 8;
 constexpr std::uint32_t kFadesPerHistory = 4;
 constexpr std::uint32_t kCellsPerCall = 4;
 constexpr std::uint32_t kMovesPerCell = 32;
@@ -67,7 +67,7 @@ class MinimumTree {
 class ReusePolicy final : public EvictionPolicy {
  public:
   explicit ReusePolicy(std::uint32_t max_blocks)
-      : history_size_(std::max(max_blocks, kMinHistory)), history_(history_size_, model_), blocks_(max_blocks) {}
+      : history_(std::max(max_blocks, kMinHistory), model_), blocks_(max_blocks) {}
 
   void AddLane() override {
     ORBITKV_CHECK(lanes_.size() < std::numeric_limits<std::uint16_t>::max());
@@ -148,7 +148,7 @@ class ReusePolicy final : public EvictionPolicy {
     std::uint16_t cell = kNoCell;  // of its lane, while it is a candidate
     std::uint8_t cls = 0;
   };
-  static_assert(sizeof(Block) + sizeof(TouchHistory::Use) + TouchHistory::kMostTableBytesPerUse <= 64);
+  static_assert(sizeof(Block) + sizeof(TouchHistory::Use) + TouchHistory::kTableBytesPerUse <= 64);
 
   struct Cell {
     std::uint32_t head = kNone;
@@ -183,7 +183,7 @@ class ReusePolicy final : public EvictionPolicy {
     history_.Add(use);
     history_.Advance(now_);
     if (++uses_ % kUsesPerRefreshStep == 0) Refresh();
-    if (uses_ % (history_size_ / kFadesPerHistory) == 0) model_.Fade();
+    if (uses_ % (history_.capacity() / kFadesPerHistory) == 0) model_.Fade();
   }
 
   void Refresh() {
@@ -258,7 +258,6 @@ class ReusePolicy final : public EvictionPolicy {
   }
 
   ReuseModel model_;
-  const std::uint32_t history_size_;
   TouchHistory history_;
   std::vector<Block> blocks_;
   std::vector<Lane> lanes_;

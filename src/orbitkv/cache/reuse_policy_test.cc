@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <gtest/gtest.h>
 #include <map>
 #include <memory>
@@ -128,13 +129,46 @@ TEST(ReusePolicy, RemembersWhatWasEvicted) {
   }
 }
 
+// All are used again once; those that were used twice go on. So what was used twice is worth more, at the same age.
+TEST(ReusePolicy, TurnsAreToldApart) {
+  Lives lives(2000);
+  std::map<std::uint64_t, std::vector<std::uint32_t>> due;
+  std::uint64_t key = 1;
+  for (int step = 0; step < 1500; ++step) {
+    lives.now_ns += kSecond;
+    while (lives.free.size() < 10) lives.Remove(lives.policy->Victim(0).value());
+    const std::uint32_t block = lives.Insert({.key = key++ * kMixed, .prompt_tokens = 1000, .answer_tokens = 10});
+    due[lives.now_ns + 40 * kSecond].push_back(block);
+    if (step % 4 == 0) due[lives.now_ns + 80 * kSecond].push_back(block);
+    if (step % 4 == 0) due[lives.now_ns + 120 * kSecond].push_back(block);
+    for (const std::uint32_t again : due[lives.now_ns]) lives.policy->OnTouch(again, lives.now_ns);
+  }
+  while (const auto victim = lives.policy->Victim(0)) lives.Remove(*victim);
+  std::vector<std::uint32_t> once;
+  std::vector<std::uint32_t> twice;
+  for (int i = 0; i < 40; ++i) {
+    (i < 20 ? once : twice)
+        .push_back(lives.Insert({.key = key++ * kMixed, .prompt_tokens = 1000, .answer_tokens = 10}));
+  }
+  lives.now_ns += 40 * kSecond;
+  for (const std::uint32_t block : twice) lives.policy->OnTouch(block, lives.now_ns);
+  lives.now_ns += 40 * kSecond;
+  for (const std::uint32_t block : once) lives.policy->OnTouch(block, lives.now_ns);
+  for (const std::uint32_t block : twice) lives.policy->OnTouch(block, lives.now_ns);
+  for (int i = 0; i < 20; ++i) {
+    const std::uint32_t victim = lives.policy->Victim(0).value();
+    EXPECT_TRUE(std::ranges::find(once, victim) != once.end());
+    lives.Remove(victim);
+  }
+}
+
 // Blocks of one prompt have the same age and kind: the one that became a candidate last goes first, so that one prompt
 // goes from its end instead of all of them losing their ends.
 TEST(ReusePolicy, APromptThatBeginsToGoGoesOn) {
   const auto policy = MakeReusePolicy(20);
   policy->AddLane();
   for (std::uint32_t block = 0; block < 20; ++block) {
-    const std::uint64_t at_ns = (1 + block / 10) * 100 * kSecond;
+    const std::uint64_t at_ns = 100 * kSecond + block / 10 * (kSecond / 20);  // of about the same age
     policy->OnInsert(block, {.key = (block + 1) * kMixed,
                              .last_use_ns = at_ns,
                              .depth = block % 10,

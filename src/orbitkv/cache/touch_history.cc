@@ -6,15 +6,15 @@
 namespace orbitkv::cache {
 namespace {
 
-// Each use passes every edge once, so that one edge per kBins - 1 calls and as many uses keeps up; this is four times
-// of that.
-constexpr std::uint32_t kEdgesPerCall = 4;
+// Each use passes every edge once, and an edge has its turn once in kBins - 1 calls at that rate; this is twice what
+// keeps up.
+constexpr std::uint32_t kEdgesPerCall = 2;
 constexpr std::uint32_t kUsesPerEdge = ReuseModel::kBins;
 
 }  // namespace
 
 TouchHistory::TouchHistory(std::uint32_t capacity, ReuseModel& model)
-    : model_(model), ring_(std::max(capacity, 2U)), table_(std::bit_ceil(ring_.size() * 2), kFree) {}
+    : model_(model), ring_(std::bit_floor(std::max(capacity, 2U))), table_(ring_.size() * 2, kFree) {}
 
 std::size_t TouchHistory::FindPlace(std::uint64_t key) const {
   std::size_t at = Home(key);
@@ -46,7 +46,7 @@ void TouchHistory::PassEdges(Use& use, Ticks now) {
 }
 
 void TouchHistory::Add(const Use& use) {
-  const auto place = static_cast<std::uint32_t>(added_ % ring_.size());
+  const auto place = static_cast<std::uint32_t>(added_ & (ring_.size() - 1));
   Use& oldest = ring_[place];
   if (oldest.bin != kDead) {  // forgotten, as a rule without a use
     PassEdges(oldest, use.touched);
@@ -76,7 +76,7 @@ void TouchHistory::Advance(Ticks now) {
     std::uint64_t& passed = passed_[edge];
     passed = std::max(passed, first);
     for (std::uint32_t uses = 0; uses < kUsesPerEdge && passed < added_; ++uses, ++passed) {
-      Use& use = ring_[passed % ring_.size()];
+      Use& use = UseOf(passed);
       if (use.bin == kDead) continue;
       if (now - use.touched < model_.edge(edge)) break;
       PassEdges(use, now);

@@ -4,7 +4,7 @@
 // A use of a block stands in a ring until the ring comes round or the block is used again. As uses are in the order of
 // their times, the ages of all of them are kept up to date by one place in the ring for each edge between two bins of
 // ages: those before it have passed the edge.
-// Owns: the ring and an open-addressing table from keys to places, at most half full; nothing is allocated after
+// Owns: the ring and an open-addressing table from keys to places, half full; nothing is allocated after
 // construction. The model belongs to the caller. Threads: one. Never blocks.
 // Units: ticks as in ReuseModel. Errors: none.
 // Invariants: a key has one live use at most; every live use is in exactly one bin of the model; no call moves more
@@ -31,9 +31,11 @@ class TouchHistory {
     std::uint8_t bin = kDead;
   };
   static_assert(sizeof(Use) == 16);
-  static constexpr std::size_t kMostTableBytesPerUse = 4 * sizeof(std::uint32_t);
+  static constexpr std::size_t kTableBytesPerUse = 2 * sizeof(std::uint32_t);
 
+  // capacity is rounded down to a power of two.
   TouchHistory(std::uint32_t capacity, ReuseModel& model);
+  std::size_t capacity() const { return ring_.size(); }
 
   // The last use of the key; null when it is not remembered. Until the next Add.
   Use* Find(std::uint64_t key);
@@ -48,6 +50,7 @@ class TouchHistory {
 
   std::size_t Home(std::uint64_t key) const { return key & (table_.size() - 1); }
   std::size_t Next(std::size_t at) const { return (at + 1) & (table_.size() - 1); }
+  Use& UseOf(std::uint64_t number) { return ring_[number & (ring_.size() - 1)]; }
   std::size_t FindPlace(std::uint64_t key) const;
   void ErasePlace(std::size_t hole);
   void PassEdges(Use& use, Ticks now);
