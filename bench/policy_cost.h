@@ -1,6 +1,6 @@
 // What eviction policies cost per block that is touched, inserted or evicted.
 // Owns: nothing after return. Threads: the caller's. Blocks: about 5 s.
-// Units: microseconds; the worst call is processor time, so that what else the machine does hardly counts.
+// Units: microseconds of processor time, so that what else the machine does hardly counts.
 // Errors: none.
 #pragma once
 

@@ -23,7 +23,7 @@ struct ReplayResult {
   std::uint64_t refused = 0;  // blocks that were not admitted
   double hit_ratio = 0;
   double saved_flops_ratio = 0;
-  double us_per_block = 0;  // time in the policy and the tree, per block reference
+  double us_per_block = 0;  // processor time of policy and tree, per block asked for
 };
 
 ReplayResult Replay(const Trace& trace, cache::PolicyMaker policy, std::uint32_t blocks);
@@ -31,6 +31,9 @@ ReplayResult Replay(const Trace& trace, cache::PolicyMaker policy, std::uint32_t
 ReplayResult ReplayThroughCache(const Trace& trace, cache::PolicyMaker policy, std::uint32_t blocks);
 // What a cache could have that knows the future: the block whose next use is furthest away goes.
 ReplayResult ReplayBelady(const Trace& trace, std::uint32_t blocks);
+
+// Of this thread: what else the machine does hardly counts.
+double ProcessorSeconds();
 
 // Fills in what the hits of each request make.
 void Sum(const Trace& trace, const std::vector<std::size_t>& hits, double spent_s, ReplayResult& result);
