@@ -128,6 +128,8 @@ TEST(Golden, SharedPages) {
   header->abi = 2;
   header->completions = 0x61626364;
   Same("abi2_session_header", Bytes(std::begin(memory), std::end(memory)));
+  header->abi = 3;
+  Same("abi3_session_header", Bytes(std::begin(memory), std::end(memory)));
   alignas(64) std::byte page_memory[sizeof(ManagerPage)] = {};
   auto* page = reinterpret_cast<ManagerPage*>(page_memory);
   page->magic = kManagerMagic;
@@ -157,7 +159,21 @@ TEST(Golden, PayloadsOfLookUps) {
                                                    .group = 1,
                                                    .prefix_blocks = 7},
                                                   kHashes, views));
-  EXPECT_TRUE(DecodeQuery(v2));
+  EXPECT_TRUE(DecodeQuery(v2, 2));
+  const Bytes v3 = Same("abi3_query", EncodeQuery({.request_key_hi = 1,
+                                                   .request_key_lo = 2,
+                                                   .wait_ns = 5,
+                                                   .attempt = 6,
+                                                   .mode = QueryMode::kDiscovery,
+                                                   .flags = kWaitIsComputeTime | kTellTiers,
+                                                   .group = 1,
+                                                   .prefix_blocks = 7},
+                                                  kHashes));
+  EXPECT_TRUE(DecodeQuery(v3, 3));
+  EXPECT_FALSE(DecodeQuery(v3, 2)) << "version 2 knows no flags";
+  const std::uint32_t ends[] = {3, 5};
+  const Tier tiers[] = {Tier::kPool, Tier::kBehind, Tier::kAbsent};
+  EXPECT_TRUE(DecodeDiscovery(Same("abi3_discovery", EncodeDiscovery(ends, tiers))));
   const PollRequest polls[] = {{.operation = 1, .revision = 2}, {.operation = 3, .revision = 4}};
   EXPECT_TRUE(DecodePoll(Same("abi2_poll", EncodePoll(polls))));
   const PollEntry entries[] = {{.operation = 1,

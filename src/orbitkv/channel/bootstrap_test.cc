@@ -64,7 +64,7 @@ TEST(Bootstrap, NoCommonAbiIsRefusedNamingBothRanges) {
   const auto refused = ClientSession::Connect(options);
   ASSERT_FALSE(refused.has_value());
   EXPECT_EQ(refused.error().code, Code::kUnsupported);
-  EXPECT_THAT(message, HasSubstr("1 to 2"));
+  EXPECT_THAT(message, HasSubstr("1 to 3"));
   EXPECT_THAT(message, HasSubstr("5 to 7"));
 }
 

@@ -17,7 +17,7 @@ namespace orbitkv::wire {
 inline constexpr std::uint32_t kDescriptorMagic = 0x44564b4fU;  // "OKVD"
 // What this build speaks. A Manager serves the current and the previous version.
 inline constexpr std::uint16_t kAbiMin = 1;
-inline constexpr std::uint16_t kAbiMax = 2;
+inline constexpr std::uint16_t kAbiMax = 3;
 inline constexpr std::uint32_t kNoArena = 0xffffffffU;
 
 // Chosen by the client; unique in its session.

@@ -23,12 +23,16 @@ Status CheckViews(const QueryHeader& header, std::span<const HashView> views) {
 
 }  // namespace
 
-Result<QueryView> DecodeQuery(std::span<const std::byte> payload) {
+Result<QueryView> DecodeQuery(std::span<const std::byte> payload, std::uint16_t abi) {
   PayloadReader reader(payload);
   const auto header = reader.Header<QueryHeader>();
+  const std::uint16_t known = abi < 3 ? 0 : kWaitIsComputeTime | kTellTiers;
   if (!header || header->hash_count > kMaxHashesPerQuery || header->view_count > kMaxViewsPerQuery ||
-      header->mode > QueryMode::kPrepare || header->flags != 0) {
+      header->mode > QueryMode::kPrepare || (header->flags & ~known) != 0) {
     return Fail(Code::kInvalid, "query header out of range");
+  }
+  if ((header->flags & kTellTiers) != 0 && header->mode != QueryMode::kDiscovery) {
+    return Fail(Code::kInvalid, "a discovery alone tells where blocks are");
   }
   const bool named = header->consumer_key_hi != 0 || header->consumer_key_lo != 0;
   if (named != (header->mode == QueryMode::kPrepare)) {
@@ -39,7 +43,8 @@ Result<QueryView> DecodeQuery(std::span<const std::byte> payload) {
   const auto hashes = reader.Array<state::BlockHash>(header->hash_count);
   if (!hashes || !reader.AtEnd()) return Fail(Code::kInvalid, "query length differs from its hash count");
   ORBITKV_TRY(CheckViews(*header, *views));
-  return QueryView{*header, *views, *hashes};
+  const bool computes = (header->flags & kWaitIsComputeTime) != 0 && header->hash_count > 0;
+  return QueryView{*header, *views, *hashes, computes ? header->wait_ns / header->hash_count : 0};
 }
 
 Result<QueryView> DecodeQueryV1(std::span<const std::byte> payload) {
@@ -82,6 +87,20 @@ Result<PollView> DecodePollAnswer(std::span<const std::byte> payload) {
   return PollView{*entries, *boundaries};
 }
 
+Result<DiscoveryView> DecodeDiscovery(std::span<const std::byte> payload) {
+  PayloadReader reader(payload);
+  const auto header = reader.Header<DiscoveryHeader>();
+  if (!header || header->block_count > kMaxHashesPerQuery) return Fail(Code::kInvalid, "discovery out of range");
+  const auto boundaries = reader.Array<std::uint32_t>(header->boundary_count);
+  if (!boundaries) return Fail(Code::kInvalid, "discovery length differs from its counts");
+  const auto tiers = reader.Array<Tier>(header->block_count);
+  if (!tiers || !reader.AtEnd()) return Fail(Code::kInvalid, "discovery length differs from its counts");
+  for (const Tier tier : *tiers) {
+    if (tier > Tier::kBehind) return Fail(Code::kInvalid, "a block is nowhere that is known");
+  }
+  return DiscoveryView{*boundaries, *tiers};
+}
+
 Result<ClaimRequest> DecodeClaim(std::span<const std::byte> payload) {
   PayloadReader reader(payload);
   const auto claim = reader.Header<ClaimRequest>();
@@ -116,6 +135,11 @@ std::vector<std::byte> EncodePoll(std::span<const PollRequest> requests) {
 std::vector<std::byte> EncodePollAnswer(std::span<const PollEntry> entries, std::span<const std::uint32_t> boundaries) {
   const PollHeader header{static_cast<std::uint32_t>(entries.size()), static_cast<std::uint32_t>(boundaries.size())};
   return EncodePayload(header, entries, boundaries);
+}
+
+std::vector<std::byte> EncodeDiscovery(std::span<const std::uint32_t> boundaries, std::span<const Tier> tiers) {
+  const DiscoveryHeader header{static_cast<std::uint32_t>(boundaries.size()), static_cast<std::uint32_t>(tiers.size())};
+  return EncodePayload(header, boundaries, tiers);
 }
 
 std::vector<std::byte> EncodeClaim(const ClaimRequest& claim) { return EncodePayload(claim); }

@@ -10,6 +10,8 @@
 //   kNotYet  the operation is loading: poll it.
 //   kBusy    not admitted: retry later with a new operation.
 //
+// Version 3 adds flags to the header; a discovery that asks where its blocks are gets them behind the boundaries.
+//
 // Owns: nothing; a decoded view points into the payload, which the caller has copied out of shared memory.
 // Threads: pure functions. Blocks: no. Units: hash blocks, nanoseconds.
 // Errors: kInvalid when a count does not fit the payload, a field is out of range or bytes are left over.
@@ -23,6 +25,7 @@
 
 #include "orbitkv/base/result.h"
 #include "orbitkv/state/state_key.h"
+#include "orbitkv/wire/descriptor.h"
 
 namespace orbitkv::wire {
 
@@ -41,6 +44,11 @@ enum class QueryMode : std::uint16_t {
   kPrepare = 5,     // kept for a consumer's QueryClaim
 };
 
+// wait_ns is what the engine needs to compute all of the hashes' blocks: what takes longer to load is not worth it.
+inline constexpr std::uint16_t kWaitIsComputeTime = 1;
+// Of a discovery: the answer says of each block where it is.
+inline constexpr std::uint16_t kTellTiers = 2;
+
 struct QueryHeader {
   std::uint64_t request_key_hi = 0;  // the engine's request id, hashed to 128 bits: one lease per (instance, request)
   std::uint64_t request_key_lo = 0;
@@ -49,7 +57,7 @@ struct QueryHeader {
   std::uint64_t wait_ns = 0;  // how long loading may take; 0: what is resident now
   std::uint32_t attempt = 0;  // counts look-ups of one request that are one logical look-up each
   QueryMode mode = QueryMode::kLeasedRead;
-  std::uint16_t flags = 0;          // none is known
+  std::uint16_t flags = 0;          // since version 3: kWaitIsComputeTime, kTellTiers
   std::uint32_t group = 0;          // kAllGroups; 0 where the instance has one group
   std::uint32_t prefix_blocks = 0;  // blocks that the engine has already; demand is relative to them
   std::uint32_t hash_count = 0;     // of the blocks behind the prefix, in prefix order
@@ -72,6 +80,22 @@ struct QueryView {
   QueryHeader header;
   std::span<const HashView> views{};
   std::span<const state::BlockHash> hashes{};
+  std::uint64_t compute_ns = 0;  // that the engine needs for one hash block; 0: not known
+};
+
+// Where a block is: as far as the answer reaches, what is needed of it.
+enum class Tier : std::uint8_t { kAbsent = 0, kPool = 1, kBehind = 2 };
+
+// Answer of a discovery with kTellTiers: this header, boundaries, one Tier for each hash.
+struct DiscoveryHeader {
+  std::uint32_t boundary_count = 0;
+  std::uint32_t block_count = 0;
+};
+static_assert(sizeof(DiscoveryHeader) == 8);
+
+struct DiscoveryView {
+  std::span<const std::uint32_t> boundaries;
+  std::span<const Tier> tiers;
 };
 
 enum class MissReason : std::uint32_t {
@@ -145,11 +169,13 @@ struct ClaimRequest {
 static_assert(sizeof(ClaimRequest) == 32);
 
 // Decoders take a payload that is 8-byte aligned and no longer shared. The counts in headers are set by the encoders.
-Result<QueryView> DecodeQuery(std::span<const std::byte> payload);
+// abi: 2 or later.
+Result<QueryView> DecodeQuery(std::span<const std::byte> payload, std::uint16_t abi = kAbiMax);
 Result<QueryView> DecodeQueryV1(std::span<const std::byte> payload);
 Result<std::span<const PollRequest>> DecodePoll(std::span<const std::byte> payload);
 Result<PollView> DecodePollAnswer(std::span<const std::byte> payload);
 Result<ClaimRequest> DecodeClaim(std::span<const std::byte> payload);
+Result<DiscoveryView> DecodeDiscovery(std::span<const std::byte> payload);
 Result<std::span<const std::uint32_t>> DecodeBoundaries(std::span<const std::byte> payload);
 
 std::vector<std::byte> EncodeQuery(QueryHeader header, std::span<const state::BlockHash> hashes,
@@ -157,6 +183,7 @@ std::vector<std::byte> EncodeQuery(QueryHeader header, std::span<const state::Bl
 std::vector<std::byte> EncodeQueryV1(QueryHeaderV1 header, std::span<const state::BlockHash> hashes);
 std::vector<std::byte> EncodePoll(std::span<const PollRequest> requests);
 std::vector<std::byte> EncodePollAnswer(std::span<const PollEntry> entries, std::span<const std::uint32_t> boundaries);
+std::vector<std::byte> EncodeDiscovery(std::span<const std::uint32_t> boundaries, std::span<const Tier> tiers);
 std::vector<std::byte> EncodeClaim(const ClaimRequest& claim);
 
 }  // namespace orbitkv::wire

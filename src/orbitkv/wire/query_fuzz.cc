@@ -12,7 +12,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (size == 0) return 0;
   const orbitkv::FuzzInput input(data, size);
   const std::vector<std::byte>& payload = input.payload;
-  switch (input.choice % 6) {
+  switch (input.choice % 7) {
     case 0:
       if (const auto view = DecodeQuery(payload)) {
         ORBITKV_CHECK(input.Same(EncodeQuery(view->header, view->hashes, view->views)));
@@ -40,6 +40,11 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       break;
     case 4:
       if (const auto claim = DecodeClaim(payload)) ORBITKV_CHECK(input.Same(EncodeClaim(*claim)));
+      break;
+    case 5:
+      if (const auto view = DecodeDiscovery(payload)) {
+        ORBITKV_CHECK(input.Same(EncodeDiscovery(view->boundaries, view->tiers)));
+      }
       break;
     default: static_cast<void>(DecodeBoundaries(payload)); break;
   }

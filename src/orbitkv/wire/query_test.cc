@@ -59,7 +59,10 @@ TEST(QueryPayload, TheFirstVersionDecodesToTheSameView) {
 TEST(QueryPayload, FieldsOutOfRangeAreRefused) {
   EXPECT_TRUE(Taken({}));
   EXPECT_FALSE(Taken({.mode = static_cast<QueryMode>(6)}));
-  EXPECT_FALSE(Taken({.flags = 1}));
+  EXPECT_FALSE(Taken({.flags = 4}));
+  EXPECT_TRUE(Taken({.flags = kWaitIsComputeTime}));
+  EXPECT_FALSE(Taken({.flags = kTellTiers})) << "a discovery alone tells";
+  EXPECT_TRUE(Taken({.mode = QueryMode::kDiscovery, .flags = kTellTiers}));
   EXPECT_FALSE(Taken({.mode = QueryMode::kPrepare})) << "a preparation names its consumer";
   EXPECT_FALSE(Taken({.consumer_key_lo = 1})) << "only a preparation does";
   EXPECT_TRUE(Taken({.consumer_key_lo = 1, .mode = QueryMode::kPrepare}));
@@ -68,6 +71,31 @@ TEST(QueryPayload, FieldsOutOfRangeAreRefused) {
     std::memcpy(bytes.data() + offsetof(QueryHeader, hash_count), &count, sizeof count);
   }));
   EXPECT_FALSE(Taken({}, {}, [](auto& bytes) { bytes.resize(bytes.size() + 8); }));
+}
+
+TEST(QueryPayload, AMeasuredWaitIsDividedAmongTheBlocks) {
+  const auto hashes = MakeHashes(4);
+  const auto bytes = EncodeQuery({.wait_ns = 4000, .flags = kWaitIsComputeTime}, hashes);
+  EXPECT_EQ(DecodeQuery(bytes)->compute_ns, 1000U);
+  EXPECT_FALSE(DecodeQuery(bytes, 2).has_value()) << "version 2 has no flags";
+  EXPECT_EQ(DecodeQuery(EncodeQuery({.wait_ns = 4000}, hashes))->compute_ns, 0U);
+  EXPECT_EQ(DecodeQuery(EncodeQuery({.wait_ns = 4000, .flags = kWaitIsComputeTime}, {}))->compute_ns, 0U);
+}
+
+TEST(QueryPayload, DiscoveriesTellBoundariesAndTiers) {
+  const std::uint32_t boundaries[] = {2, 4};
+  const Tier tiers[] = {Tier::kPool, Tier::kBehind, Tier::kAbsent};
+  auto bytes = EncodeDiscovery(boundaries, tiers);
+  ASSERT_EQ(bytes.size(), 8 + 8 + 3U);
+  const auto view = DecodeDiscovery(bytes);
+  ASSERT_TRUE(view.has_value());
+  EXPECT_EQ(view->boundaries[1], 4U);
+  EXPECT_EQ(view->tiers[1], Tier::kBehind);
+  EXPECT_FALSE(DecodeDiscovery(std::span(bytes).first(bytes.size() - 1)).has_value());
+  bytes.back() = std::byte{3};
+  EXPECT_FALSE(DecodeDiscovery(bytes).has_value());
+  bytes.resize(bytes.size() + 1);
+  EXPECT_FALSE(DecodeDiscovery(bytes).has_value());
 }
 
 TEST(QueryPayload, ViewsLieInsideTheHashes) {
