@@ -237,6 +237,8 @@ class BlockCache {
   // ---- saving behind the pool; nothing of it survives the block ----
   // The block with the groups that are complete, as LookUp without being counted.
   BlockUse Peek(NamespaceRow row, const state::BlockHash& hash) const;
+  // Whether that one component is here and not doubted.
+  bool Has(NamespaceRow row, const state::BlockHash& hash, std::uint32_t component) const;
   // While it waits, room is made from other blocks of about the same worth. False when it waits already, or is gone.
   bool AwaitSave(BlockRef ref);
   void EndAwaitSave(BlockRef ref);

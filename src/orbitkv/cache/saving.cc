@@ -9,6 +9,13 @@ BlockUse BlockCache::Peek(NamespaceRow row, const state::BlockHash& hash) const 
   return {RefOf(entry), entries_[entry].complete};
 }
 
+bool BlockCache::Has(NamespaceRow row, const state::BlockHash& hash, std::uint32_t component) const {
+  const std::uint32_t entry = Lookup(row, hash);
+  if (entry == kNone) return false;
+  const std::uint32_t slot = FindComponent(entries_[entry], component);
+  return slot != kNone && nodes_[slot].use == SlotUse::kPresent;
+}
+
 bool BlockCache::AwaitSave(BlockRef ref) {
   Entry* entry = Deref(ref);
   return entry != nullptr && !std::exchange(entry->awaits_save, true);

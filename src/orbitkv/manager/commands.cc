@@ -83,7 +83,7 @@ void CommandRunner::Cancel(std::uint64_t now_ns) { service_.CancelStep(session_,
 
 CommandRunner::Progress CommandRunner::Query(const CommandRequest& request, std::uint64_t now_ns,
                                              CommandAnswer& answer) {
-  const auto query = abi_ == 1 ? wire::DecodeQueryV1(request.args) : wire::DecodeQuery(request.args);
+  const auto query = abi_ == 1 ? wire::DecodeQueryV1(request.args) : wire::DecodeQuery(request.args, abi_);
   service::Ticket ticket;
   if (abi_ > 1) ticket.operation = request.scalar0;
   if (!query || (abi_ > 1 && !Narrow(request.scalar1, ticket.revision))) {
@@ -112,6 +112,11 @@ CommandRunner::Progress CommandRunner::QueryStep(const Result<service::QueryOutc
     static_cast<void>(service_.Release(session_, wire::ReleaseKind::kLease, answer.scalar0, 0));
     answer.scalar0 = 0;
     answer.scalar1 = static_cast<std::uint64_t>(wire::MissReason::kAbsent) << 32U;
+    return Progress::kDone;
+  }
+  if (outcome->tiers) {
+    payload_ = wire::EncodeDiscovery(outcome->boundaries, *outcome->tiers);
+    answer.payload = payload_;
     return Progress::kDone;
   }
   boundaries_ = outcome->boundaries;

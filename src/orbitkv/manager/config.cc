@@ -91,6 +91,12 @@ std::string ApplyEvictionPolicy(Config& config, std::string_view text) {
   return {};
 }
 
+std::string ApplyRecompute(Config& config, std::string_view text) {
+  if (text != "on" && text != "off") return fmt::format("'{}' is neither on nor off", text);
+  config.recompute = text == "on";
+  return {};
+}
+
 std::string ApplyLogLevel(Config& config, std::string_view text) {
   constexpr std::array<std::pair<std::string_view, log::Level>, 5> kLevels = {{{"debug", log::Level::kDebug},
                                                                                {"info", log::Level::kInfo},
@@ -133,6 +139,7 @@ constexpr std::array kSettings = {
             ApplyWritePolicy},
     Setting{"eviction_policy", "NAME", "reuse, lru, slru, s3-fifo, w-tinylfu or arc (default reuse)",
             ApplyEvictionPolicy},
+    Setting{"recompute", "on|off", "do not load what an engine computes sooner (default on)", ApplyRecompute},
     Setting{"lease_ms", "N", "life of a found lease after its last renewal (default 10000)",
             ApplyNumber<&Config::lease_ms>},
     Setting{"lock_wait_ms", "N", "wait for a killed Manager to free its lock (default 30000)",

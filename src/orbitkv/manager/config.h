@@ -46,6 +46,7 @@ struct Config {
   std::uint64_t ssd_bytes = 0;                       // of each; 0 = as large as it is
   WritePolicy ssd_write_policy = WritePolicy::kAll;
   std::string eviction_policy = "reuse";  // a name of cache/policies.h
+  bool recompute = true;                  // what an engine computes sooner than it is loaded is not offered
   std::uint32_t lease_ms = 10'000;        // of a found lease, from its last renewal
   std::uint32_t lock_wait_ms = 30'000;    // for a killed Manager's lock to be free
   log::Level log_level = log::Level::kInfo;

@@ -58,6 +58,8 @@ TEST_F(ConfigTest, FlagsWinOverVariablesOverFileOverDefaults) {
   EXPECT_EQ(Good({"--eviction-policy", "s3-fifo"}).eviction_policy, "s3-fifo");
   EXPECT_EQ(Good({"--eviction-policy", "default"}).eviction_policy, "reuse");
   EXPECT_THAT(Bad({"--eviction-policy", "fifo"}), AllOf(HasSubstr("eviction-policy"), HasSubstr("w-tinylfu")));
+  EXPECT_TRUE(config.recompute);
+  EXPECT_FALSE(Good({"--recompute", "off"}).recompute);
   EXPECT_EQ(Good({"--ssd-write-policy", "reuse"}).ssd_write_policy, WritePolicy::kReuse);
   EXPECT_THAT(Bad({"--ssd-write-policy", "some"}), HasSubstr("off, all, reuse"));
   const Config ssd = Good({"--ssd-path", "/a", "--ssd-path=/b:/c", "--ssd-bytes", "64MiB"});

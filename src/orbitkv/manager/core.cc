@@ -34,6 +34,13 @@ constexpr Figure64<service::Counters> kServiceCounters[] = {
     {"orbitkv_queries_not_admitted_total", "Look-ups told to come back.", &service::Counters::queries_not_admitted},
     {"orbitkv_query_blocks_total", "Blocks asked for.", &service::Counters::query_blocks},
     {"orbitkv_query_blocks_found_total", "Blocks offered.", &service::Counters::query_blocks_found},
+    {"orbitkv_query_blocks_behind_total", "Of those, that were loaded from behind the pool first.",
+     &service::Counters::query_blocks_behind},
+    {"orbitkv_discovered_blocks_total", "Blocks that discoveries found.", &service::Counters::discovered_blocks},
+    {"orbitkv_discovered_blocks_behind_total", "Of those, behind the pool only.",
+     &service::Counters::discovered_blocks_behind},
+    {"orbitkv_recompute_chosen_total", "Look-ups whose engine computes sooner than what is behind the pool is loaded.",
+     &service::Counters::recompute_chosen},
     {"orbitkv_query_blocks_over_budget_total", "Blocks found but not offered: lease budget.",
      &service::Counters::query_blocks_over_budget},
     {"orbitkv_tickets_total", "Look-ups that outlived their submit.", &service::Counters::tickets},
@@ -107,6 +114,7 @@ constexpr Figure64<service::Gauges> kServiceGauges[] = {
     {"orbitkv_tombstones", "Ended look-ups that are remembered.", &service::Gauges::tombstones},
     {"orbitkv_loads", "Components being read.", &service::Gauges::loads},
     {"orbitkv_load_bytes", "Bytes of slots being read into.", &service::Gauges::load_bytes},
+    {"orbitkv_load_bytes_per_second", "How fast they come, as measured last.", &service::Gauges::load_bytes_per_second},
     {"orbitkv_saves_in_line", "Blocks that wait to be saved.", &service::Gauges::saves_in_line},
     {"orbitkv_saves", "Components being saved.", &service::Gauges::saves},
     {"orbitkv_save_bytes", "Bytes of slots being saved.", &service::Gauges::save_bytes},
@@ -261,6 +269,7 @@ Result<std::unique_ptr<Core>> Core::Create(const Config& config, std::uint64_t s
   limits.load_percent = config.load_budget_percent;
   limits.warm_up_percent = std::min(limits.warm_up_percent, limits.load_percent);
   limits.reserved_percent_per_session = config.publish_budget_percent;
+  limits.recompute = config.recompute;
   limits.save_policy = SavePolicyOf(config.ssd_write_policy);
   ORBITKV_TRY(limits.Validate());
 

@@ -235,6 +235,49 @@ TEST_F(BackedManagerTest, ClaimCancelAndDisconnect) {
   EXPECT_EQ(Figure(*watcher, "orbitkv_leases"), 0);
 }
 
+TEST_F(BackedManagerTest, WhatLeavesThePoolWasSavedAndComesBack) {
+  config_.pool_bytes = 2 * kMiB;    // three blocks
+  config_.eviction_policy = "lru";  // so that it is known which are left
+  config_.publish_budget_percent = 100;
+  config_.lease_budget_percent = 100;
+  config_.load_budget_percent = 100;
+  StartManager(std::make_unique<orbitkv::testing::RamBacking>());
+  auto options = Options();
+  options.page_bytes = 256U << 10U;
+  auto client = Open(options);
+  ASSERT_TRUE(client);
+  for (std::uint32_t chain = 1; chain <= 6; ++chain) {
+    ASSERT_EQ(client->Publish(Chain(chain, 2)).value(), 2U) << chain;
+    ASSERT_TRUE(Becomes(*client, "orbitkv_saves_ok_total", 2.0 * chain));
+  }
+  EXPECT_EQ(Figure(*client, "orbitkv_cache_evicted_unsaved_total"), 0);
+  EXPECT_EQ(Figure(*client, "orbitkv_saves"), 0);
+  const auto first = Chain(1, 2);
+  ASSERT_EQ(client->Query(1, first).value().found, 0U);
+  const wire::QueryHeader header{.request_key_lo = 2, .mode = wire::QueryMode::kDiscovery, .flags = wire::kTellTiers};
+  const auto discovered = client->Call(wire::Command::kQuerySubmit, 0, 0, wire::EncodeQuery(header, first)).value();
+  ASSERT_TRUE(discovered.ok());
+  EXPECT_EQ(discovered.scalar1, 2U);
+  const auto where = wire::DecodeDiscovery(discovered.payload.bytes()).value();
+  ASSERT_EQ(where.tiers.size(), 2U);
+  EXPECT_EQ(where.tiers[0], wire::Tier::kBehind);
+  EXPECT_EQ(where.tiers[1], wire::Tier::kBehind);
+  ASSERT_EQ(client->Call(wire::Command::kQuerySubmit, 1, 1, Args(3, first)).value().status,
+            wire::AnswerStatus::kNotYet);
+  ASSERT_TRUE(Becomes(*client, "orbitkv_tickets_ready", 1));
+  const auto poll = wire::EncodePoll(std::vector<wire::PollRequest>{{.operation = 1, .revision = 1}});
+  const auto polled = client->Call(wire::Command::kQueryPoll, 0, 0, poll).value();
+  const auto view = wire::DecodePollAnswer(polled.payload.bytes()).value();
+  ASSERT_EQ(view.entries[0].found, 2U);
+  const std::uint32_t ranks[] = {0};
+  ASSERT_TRUE(client->Begin(LeaseId(view.entries[0].lease), GrantId(9), 2, ranks));
+  const auto plan = client->Plan(GrantId(9)).value().second;
+  ASSERT_EQ(plan.size(), 2U);
+  for (std::size_t i = 0; i < plan.size(); ++i) EXPECT_TRUE(client->Right(plan[i], first[i])) << i;
+  ASSERT_TRUE(client->End(GrantId(9), wire::EndResult::kOk));
+  EXPECT_EQ(Figure(*client, "orbitkv_saves_ok_total"), 12) << "what was loaded is not saved again";
+}
+
 TEST_F(ManagerTest, AnotherModelSharesNothing) {
   StartManager();
   auto one = Open(Options("one"));

@@ -41,6 +41,7 @@ struct Limits {
   std::uint32_t tombstones = 1024;                // ended operations that are told why
   std::uint32_t warm_ups = 64;                    // that wait for their turn
   std::uint32_t load_percent = 25;                // of pool_bytes, being read from the backing source
+  bool recompute = true;                          // do not load what an engine computes sooner
   std::uint32_t warm_up_percent = 10;             // of pool_bytes, of that for warm-ups
   std::uint32_t lease_percent_per_instance = 50;  // of pool_bytes, distinct bytes found or granted
   std::uint32_t lease_percent_per_session =

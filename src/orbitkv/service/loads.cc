@@ -1,91 +1,121 @@
 #include "orbitkv/service/loads.h"
 
+#include <algorithm>
+
 #include "orbitkv/base/check.h"
 
 namespace orbitkv::service {
+namespace {
 
-std::optional<SourceRecord> Loads::Locate(const Namespace& space, const state::BlockHash& hash, std::uint32_t depth,
-                                          std::uint32_t shard) const {
+constexpr std::uint64_t kMeasuredBytes = 16U << 20U;
+// Afterwards the source may be another one: whoever wants to know has to try.
+constexpr std::uint64_t kMeasuredForNs = 10'000'000'000;
+
+}  // namespace
+
+std::optional<SourceRecord> Loads::Locate(const Namespace& space, const Piece& piece, std::uint32_t shard) const {
   if (source_ == nullptr) return std::nullopt;
   std::optional<SourceRecord> record = source_->Locate({.namespace_digest = space.digest,
-                                                        .hash = hash,
-                                                        .group = 0,
+                                                        .hash = piece.hash,
+                                                        .group = piece.group,
                                                         .shard = shard,
-                                                        .slot_bytes = space.contract.rule(0).block_bytes});
+                                                        .slot_bytes = space.contract.rule(piece.group).block_bytes});
   // A record that contradicts the look-up's place in the prompt could not be put into the tree.
-  if (record && (record->depth != depth || record->parent.has_value() != (depth > 0))) return std::nullopt;
+  const bool first = piece.depth < space.contract.ratio(piece.group);
+  if (record && (record->depth != piece.depth || record->parent.has_value() == first)) return std::nullopt;
   return record;
 }
 
-bool Loads::Locatable(const Namespace& space, const state::BlockHash& hash, std::uint32_t depth) const {
-  if (!space.single()) return false;
+bool Loads::Locatable(const Namespace& space, const state::BlockHash& hash, std::uint32_t depth,
+                      std::uint32_t group) const {
   for (std::uint32_t shard = 0; shard < space.shard_count; ++shard) {
-    if (!Locate(space, hash, depth, shard)) return false;
+    if (Locate(space, {hash, depth, group}, shard)) continue;
+    if (source_ == nullptr || !cache_.Has(space.row, hash, space.ComponentOf(group, shard))) return false;
   }
   return true;
 }
 
-// One block is always permitted, however large it is.
+// One load is always permitted, however large it is.
 bool Loads::Permitted(std::uint64_t bytes, bool warm) const {
   if (warm && warm_bytes_ > 0 && warm_bytes_ + bytes > limits_.warm_up_bytes()) return false;
   return bytes_ == 0 || bytes_ + bytes <= limits_.load_bytes();
 }
 
-Loads::Start Loads::Begin(const Namespace& space, const state::BlockHash& hash, std::uint32_t depth, bool warm,
-                          std::uint64_t waiter, std::uint64_t now_ns) {
-  const BlockKey key{space.row, hash};
-  if (const auto shared = blocks_.find(key); shared != blocks_.end()) {
+Loads::Start Loads::Begin(const Namespace& space, const Piece& piece, bool warm, std::uint64_t waiter,
+                          std::uint64_t now_ns) {
+  const PieceKey key{space.row, piece.hash, piece.group};
+  if (const auto shared = loads_.find(key); shared != loads_.end()) {
     if (!warm) shared->second.waiters.push_back(waiter);
     return Start::kStarted;
   }
-  if (cache_.Find(space.row, hash)) return Start::kHere;
-  if (!space.single()) return Start::kAbsent;
-  std::vector<SourceRecord> records;
-  for (std::uint32_t shard = 0; shard < space.shard_count; ++shard) {
-    const auto record = Locate(space, hash, depth, shard);
-    if (!record) return Start::kAbsent;
-    records.push_back(*record);
+  if (((cache_.Peek(space.row, piece.hash).groups >> piece.group) & 1U) != 0) return Start::kHere;
+  Start outcome = Start::kStarted;
+  std::vector<Read> reads = Reserve(space, piece, warm, now_ns, outcome);
+  if (reads.empty()) return outcome;
+  Load& load = loads_[key];
+  load.open = static_cast<std::uint32_t>(reads.size());
+  load.warm = warm;
+  if (!warm) load.waiters.push_back(waiter);
+  if (bytes_ == 0) {
+    measuring_since_ns_ = now_ns;
+    measuring_bytes_ = 0;
   }
-  const std::uint32_t payload_bytes = space.contract.rule(0).block_bytes;
-  if (!Permitted(pool::Pool::SlotBytes(payload_bytes) * space.shard_count, warm)) return Start::kNoPermit;
-
-  std::vector<Read> reads;
-  std::vector<LoadRequest> requests;
-  for (std::uint32_t shard = 0; shard < space.shard_count; ++shard) {
-    const cache::ReserveOutcome outcome = cache_.Reserve(space.row, hash, shard, now_ns);
-    if (outcome.status == cache::ReserveStatus::kHaveIt) continue;
-    if (outcome.status == cache::ReserveStatus::kNotNow) {
-      for (const Read& read : reads) ORBITKV_CHECK(cache_.AbortReserved(read.slot, read.generation).has_value());
-      return Start::kNoRoom;
-    }
-    reads.push_back({.block = key,
-                     .parent = records[shard].parent,
-                     .depth = depth,
-                     .component = shard,
-                     .slot = outcome.slot.index,
-                     .generation = outcome.slot.generation,
-                     .checksum = records[shard].checksum,
-                     .slot_bytes = outcome.slot.slot_bytes});
-    requests.push_back({.id = next_id_ + requests.size(),
-                        .key = {space.digest, hash, 0, shard, payload_bytes},
-                        .shape = space.ShapeOf(0),
-                        .offset = outcome.slot.offset,
-                        .generation = outcome.slot.generation});
-  }
-  if (reads.empty()) return Start::kHere;
-  Block& block = blocks_[key];
-  block.open = static_cast<std::uint32_t>(reads.size());
-  block.warm = warm;
-  if (!warm) block.waiters.push_back(waiter);
   for (Read& read : reads) {
     bytes_ += read.slot_bytes;
     if (warm) warm_bytes_ += read.slot_bytes;
+    untaken_.push_back({.id = next_id_,
+                        .key = {space.digest, piece.hash, piece.group, read.component % space.shard_count,
+                                space.contract.rule(piece.group).block_bytes},
+                        .shape = space.ShapeOf(piece.group),
+                        .offset = read.offset,
+                        .generation = read.generation});
     reads_.emplace(next_id_++, std::move(read));
   }
-  untaken_.insert(untaken_.end(), requests.begin(), requests.end());
   ++counters_.load_blocks;
   if (warm) ++counters_.warm_up_blocks;
   return Start::kStarted;
+}
+
+std::vector<Loads::Read> Loads::Reserve(const Namespace& space, const Piece& piece, bool warm, std::uint64_t now_ns,
+                                        Start& outcome) {
+  std::vector<Read> reads;
+  for (std::uint32_t shard = 0; shard < space.shard_count; ++shard) {
+    const std::uint32_t component = space.ComponentOf(piece.group, shard);
+    if (cache_.Has(space.row, piece.hash, component)) continue;
+    const auto record = Locate(space, piece, shard);
+    if (!record) {
+      outcome = Start::kAbsent;
+      return {};
+    }
+    reads.push_back({.piece = {space.row, piece.hash, piece.group},
+                     .parent = record->parent,
+                     .depth = piece.depth,
+                     .component = component,
+                     .slot = {},
+                     .checksum = record->checksum});
+  }
+  outcome = Start::kHere;
+  if (!Permitted(pool::Pool::SlotBytes(space.contract.rule(piece.group).block_bytes) * reads.size(), warm)) {
+    outcome = Start::kNoPermit;
+    return {};
+  }
+  for (std::size_t i = 0; i < reads.size(); ++i) {
+    const cache::ReserveOutcome reserved = cache_.Reserve(space.row, piece.hash, reads[i].component, now_ns);
+    if (reserved.status != cache::ReserveStatus::kSlot) {
+      // Making room for one shard may have taken another's.
+      for (std::size_t j = 0; j < i; ++j) {
+        ORBITKV_CHECK(cache_.AbortReserved(reads[j].slot, reads[j].generation).has_value());
+      }
+      outcome = Start::kNoRoom;
+      return {};
+    }
+    reads[i].slot = reserved.slot.index;
+    reads[i].generation = reserved.slot.generation;
+    reads[i].offset = reserved.slot.offset;
+    reads[i].slot_bytes = reserved.slot.slot_bytes;
+  }
+  if (!reads.empty()) outcome = Start::kStarted;
+  return reads;
 }
 
 std::optional<Loads::Ended> Loads::Done(std::uint64_t id, LoadResult result, std::uint64_t checksum,
@@ -98,8 +128,8 @@ std::optional<Loads::Ended> Loads::Done(std::uint64_t id, LoadResult result, std
     ++counters_.loads_ok;
     counters_.loaded_bytes += read.slot_bytes;
     cache::CommitRequest commit;
-    commit.row = read.block.first;
-    commit.hash = read.block.second;
+    commit.row = read.piece.row;
+    commit.hash = read.piece.hash;
     commit.parent = read.parent;
     commit.depth = read.depth;
     commit.component = read.component;
@@ -114,25 +144,47 @@ std::optional<Loads::Ended> Loads::Done(std::uint64_t id, LoadResult result, std
                                       : counters_.loads_failed);
     ORBITKV_CHECK(cache_.AbortReserved(read.slot, read.generation).has_value());
     // What other shards have of this block may now stay without this one's part.
-    cache_.WriterLost(read.block.first, read.block.second);
+    cache_.WriterLost(read.piece.row, read.piece.hash);
   }
-  const auto block = blocks_.find(read.block);
+  const auto load = loads_.find(read.piece);
   bytes_ -= read.slot_bytes;
-  if (block->second.warm) warm_bytes_ -= read.slot_bytes;
-  if (--block->second.open > 0) return std::nullopt;
-  Ended ended{read.block.first, read.block.second, std::move(block->second.waiters)};
-  blocks_.erase(block);
+  if (load->second.warm) warm_bytes_ -= read.slot_bytes;
+  Measure(result == LoadResult::kOk ? read.slot_bytes : 0, now_ns);
+  if (--load->second.open > 0) return std::nullopt;
+  Ended ended{read.piece.row, read.piece.hash, read.piece.group, std::move(load->second.waiters)};
+  loads_.erase(load);
   return ended;
 }
 
+// Counted while reads are under way, and weighed by what came meanwhile: a single small read says little about speed.
+void Loads::Measure(std::uint64_t loaded_bytes, std::uint64_t now_ns) {
+  measuring_bytes_ += loaded_bytes;
+  if (bytes_ > 0 && measuring_bytes_ < kMeasuredBytes) return;
+  const std::uint64_t elapsed_ns = std::max<std::uint64_t>(1, now_ns - std::min(now_ns, measuring_since_ns_));
+  if (measuring_bytes_ > 0) {
+    const double speed = static_cast<double>(measuring_bytes_) * 1e9 / static_cast<double>(elapsed_ns);
+    const double weight = std::min(1.0, static_cast<double>(measuring_bytes_) / static_cast<double>(kMeasuredBytes));
+    bytes_per_second_ = measured_ns_ == 0 ? speed : bytes_per_second_ + (speed - bytes_per_second_) * weight;
+    measured_ns_ = now_ns;
+  }
+  measuring_since_ns_ = now_ns;
+  measuring_bytes_ = 0;
+}
+
+std::optional<double> Loads::BytesPerSecond(std::uint64_t now_ns) const {
+  if (measured_ns_ == 0 || now_ns - measured_ns_ > kMeasuredForNs) return std::nullopt;
+  return bytes_per_second_;
+}
+
 bool Loads::Uses(NamespaceRow row) const {
-  const auto first = blocks_.lower_bound({row, state::BlockHash{}});
-  return first != blocks_.end() && first->first.first == row;
+  const auto first = loads_.lower_bound({row, state::BlockHash{}, 0});
+  return first != loads_.end() && first->first.row == row;
 }
 
 void Loads::Export(Gauges& gauges) const {
   gauges.loads = reads_.size();
   gauges.load_bytes = bytes_;
+  gauges.load_bytes_per_second = static_cast<std::uint64_t>(bytes_per_second_);
 }
 
 }  // namespace orbitkv::service

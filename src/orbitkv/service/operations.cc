@@ -15,6 +15,8 @@ Operations::Operation::Operation(Session& submitter, const wire::QueryView& quer
       group(query.header.group),
       mode(query.header.mode),
       scan(*submitter.instance->space, query),
+      tells_tiers((query.header.flags & wire::kTellTiers) != 0),
+      compute_ns(query.compute_ns),
       wait_ns(query.header.wait_ns) {}
 
 Result<QueryOutcome> Operations::Start(Session& session, const wire::QueryView& query, Ticket ticket,
@@ -86,19 +88,43 @@ void Operations::CancelRunning(Session& session) {
 }
 
 QueryOutcome Operations::Step(Operation& operation, std::uint64_t now_ns) {
+  const bool is_long = operation.scan.hashes().size() > limits_.step_hashes;
+  const std::uint32_t step = is_long ? std::min(limits_.long_step_hashes, limits_.step_hashes) : limits_.step_hashes;
   if (operation.phase == Phase::kRunning) {
-    const bool is_long = operation.scan.hashes().size() > limits_.step_hashes;
-    const std::uint32_t step = is_long ? std::min(limits_.long_step_hashes, limits_.step_hashes) : limits_.step_hashes;
     if (!operation.scan.Step(cache_, leases_.pins(), *operation.session, step)) return {.more = true};
     counters_.query_blocks_over_budget += operation.scan.over_budget();
-    operation.cursor = operation.scan.found();
+    operation.cursor = operation.resident = operation.scan.found();
+    operation.phase = Phase::kScanning;
+    if (Locates(operation)) {
+      const bool discovers = operation.mode == wire::QueryMode::kDiscovery;
+      const std::uint64_t most = discovers ? ~std::uint64_t{0} : limits_.lease_bytes_per_instance();
+      operation.behind.emplace(operation.scan, most);
+      operation.phase = Phase::kLocating;
+    }
+  }
+  if (operation.phase == Phase::kLocating) {
+    if (!operation.behind->Step(cache_, loads_, operation.scan, step)) return {.more = true};
     operation.phase = Phase::kScanning;
   }
   return Settle(operation, now_ns);
 }
 
+// Whether it takes more than a look at the next block to know what the source adds.
+bool Operations::Locates(const Operation& operation) const {
+  const Scan& scan = operation.scan;
+  if (operation.tells_tiers) return true;
+  if (!loads_.has_source()) return false;
+  // A discovery tells all boundaries, those before the last one, too.
+  if (operation.mode == wire::QueryMode::kDiscovery) return scan.grouped();
+  if (scan.exhausted() || scan.over_budget() > 0) return false;
+  if (operation.mode == wire::QueryMode::kWarmUp) return scan.grouped();
+  const bool waits = operation.ticket.operation != 0 && operation.wait_ns > 0;
+  return waits && (scan.grouped() || (operation.compute_ns > 0 && limits_.recompute));
+}
+
 // What is resident is known.
 QueryOutcome Operations::Settle(Operation& operation, std::uint64_t now_ns) {
+  if (operation.mode != wire::QueryMode::kDiscovery) operation.worth_loading = WorthLoading(operation, now_ns);
   switch (operation.mode) {
     case wire::QueryMode::kDiscovery: return Discover(operation);
     case wire::QueryMode::kWarmUp: return WarmUp(operation, now_ns);
@@ -108,27 +134,52 @@ QueryOutcome Operations::Settle(Operation& operation, std::uint64_t now_ns) {
     case wire::QueryMode::kSelected: break;
   }
   const bool waits = operation.ticket.operation != 0 && operation.wait_ns > 0;
-  return waits && WorthLoading(operation) ? Keep(std::move(operation), now_ns) : Answer(operation, now_ns);
+  return waits && operation.worth_loading ? Keep(std::move(operation), now_ns) : Answer(operation, now_ns);
 }
 
-bool Operations::WorthLoading(const Operation& operation) const {
+bool Operations::WorthLoading(const Operation& operation, std::uint64_t now_ns) {
   const Scan& scan = operation.scan;
-  if (scan.complete() || scan.over_budget() > 0) return false;
-  return loads_.Locatable(scan.space(), scan.hashes()[scan.found()], scan.DepthOf(scan.found()));
+  if (scan.exhausted() || scan.over_budget() > 0) return false;
+  if (operation.behind) return operation.behind->found() > scan.found() && LoadsInTime(operation, now_ns);
+  if (scan.grouped()) return false;
+  return loads_.Locatable(scan.space(), scan.hashes()[scan.found()], scan.DepthOf(scan.found()), 0);
+}
+
+// Reading everything that is ahead of it, and its own, against computing what it would save.
+bool Operations::LoadsInTime(const Operation& operation, std::uint64_t now_ns) {
+  const std::optional<double> speed = loads_.BytesPerSecond(now_ns);
+  if (operation.compute_ns == 0 || !limits_.recompute || !speed) return true;
+  const std::uint64_t bytes = loads_.bytes() + line_bytes_ + operation.behind->missing_bytes();
+  const std::uint32_t saved_blocks = operation.behind->found() - operation.scan.found();
+  const double compute_ns = static_cast<double>(operation.compute_ns) * saved_blocks;
+  if (static_cast<double>(bytes) * 1e9 <= compute_ns * *speed) return true;
+  ++counters_.recompute_chosen;
+  return false;
 }
 
 QueryOutcome Operations::Discover(Operation& operation) {
   const Scan& scan = operation.scan;
+  QueryOutcome outcome;
+  outcome.boundaries = scan.Boundaries();
+  if (operation.behind) {
+    const std::uint32_t found = operation.behind->found();
+    operation.cursor = scan.grouped() ? found : std::max(operation.cursor, found);
+    outcome.boundaries = operation.behind->boundaries();
+  }
   std::uint32_t budget = limits_.step_hashes;
-  while (operation.cursor < scan.hashes().size() &&
-         loads_.Locatable(scan.space(), scan.hashes()[operation.cursor], scan.DepthOf(operation.cursor))) {
+  while (!scan.grouped() && operation.cursor < scan.hashes().size() &&
+         loads_.Locatable(scan.space(), scan.hashes()[operation.cursor], scan.DepthOf(operation.cursor), 0)) {
     ++operation.cursor;
     if (--budget == 0 && operation.cursor < scan.hashes().size()) return {.more = true};
   }
-  QueryOutcome outcome;
   outcome.found_blocks = operation.cursor;
+  if (operation.tells_tiers) {
+    outcome.tiers = operation.behind->tiers();
+    outcome.tiers->resize(scan.hashes().size());
+  }
   if (operation.cursor == 0) outcome.miss_reason = static_cast<std::uint32_t>(wire::MissReason::kAbsent);
-  outcome.boundaries = scan.Boundaries();
+  counters_.discovered_blocks += operation.cursor;
+  counters_.discovered_blocks_behind += operation.cursor - std::min(operation.cursor, operation.resident);
   CloseAccounts(operation);
   lookups_.Count(operation.request, operation.attempt, operation.scan.TakeHashes(), 0);
   return outcome;
@@ -137,7 +188,7 @@ QueryOutcome Operations::Discover(Operation& operation) {
 QueryOutcome Operations::WarmUp(Operation& operation, std::uint64_t now_ns) {
   QueryOutcome outcome;
   outcome.found_blocks = operation.scan.found();
-  if (!WorthLoading(operation)) {
+  if (!operation.worth_loading) {
     CloseAccounts(operation);
     return outcome;
   }
@@ -150,6 +201,7 @@ QueryOutcome Operations::WarmUp(Operation& operation, std::uint64_t now_ns) {
   ++counters_.warm_ups;
   operation.serial = next_serial_++;
   operation.phase = Phase::kIssuing;
+  operation.cursor = operation.scan.grouped() ? 0 : operation.cursor;
   operation.submitted_ns = now_ns;
   warm_.push_back(operation.serial);
   SetTimer(kept_.emplace(operation.serial, std::move(operation)).first->second);
@@ -180,6 +232,7 @@ QueryOutcome Operations::Answer(Operation& operation, std::uint64_t now_ns) {
   if (!scan.all_or_nothing() || scan.complete()) outcome.found_blocks = scan.found();
   if (outcome.found_blocks == 0) GiveAll(operation);
   counters_.query_blocks_found += outcome.found_blocks;
+  counters_.query_blocks_behind += outcome.found_blocks - std::min(outcome.found_blocks, operation.resident);
   if (outcome.found_blocks > 0) outcome.boundaries = scan.Boundaries();
   CloseAccounts(operation);
   outcome.lease = leases_.Answer(*operation.session, operation.request, operation.attempt, scan, now_ns);
@@ -201,18 +254,30 @@ QueryOutcome Operations::Keep(Operation&& taken, std::uint64_t now_ns) {
     consumers_[operation.consumer] = operation.serial;
   }
   SetTimer(operation);
-  if (operation.wait_ns == 0 || !WorthLoading(operation)) {
+  if (operation.wait_ns == 0 || !operation.worth_loading) {
     MakeReady(operation);
-  } else if (line_.empty()) {
-    operation.phase = Phase::kIssuing;
-    line_.push_back(operation.serial);
-  } else {
+    return {.loading = true};
+  }
+  operation.phase = Phase::kIssuing;
+  if (operation.scan.grouped()) operation.cursor = 0;
+  if (!line_.empty()) {
     GiveAll(operation);
     operation.scan.Restart();
     operation.phase = Phase::kQueued;
-    line_.push_back(operation.serial);
   }
+  StandInLine(operation);
   return {.loading = true};
+}
+
+void Operations::StandInLine(Operation& operation) {
+  const Scan& scan = operation.scan;
+  // Without a look at the source: as if it had all.
+  operation.line_bytes = operation.behind
+                             ? operation.behind->missing_bytes()
+                             : std::min((scan.hashes().size() - operation.resident) * scan.space().block_bytes(),
+                                        limits_.lease_bytes_per_instance());
+  line_bytes_ += operation.line_bytes;
+  line_.push_back(operation.serial);
 }
 
 void Operations::GiveAll(Operation& operation) {

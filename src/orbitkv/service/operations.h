@@ -1,10 +1,11 @@
 // Look-ups from their submit to their one answer: those answered at once, and tickets, which wait for loading.
 //
-// A look-up scans what is resident. When that settles it, the answer is given with the submit. Otherwise it becomes a
-// ticket and waits in line, first come first served, until permits for bytes in flight are free; it holds no pins while
-// it waits, so a crowd of them does not keep the pool from changing. The ticket at the head of the line scans again,
-// begins the loads of what is missing, block by block as permits come free, then waits for them beside the line. When
-// they have ended, or the wait that the client allows is over, it scans what came and is ready.
+// A look-up scans what is resident. When that settles it, the answer is given with the submit. Otherwise, if the source
+// has more, and reading it takes less time than the engine needs to compute it (where the engine says how long that
+// is), it becomes a ticket and waits in line, first come first served, until permits for bytes in flight are free; it
+// holds no pins while it waits, so a crowd of them does not keep the pool from changing. The ticket at the head of the
+// line scans again, begins the loads of what is missing, block by block as permits come free, then waits for them
+// beside the line. When they have ended, or the wait that the client allows is over, it scans what came and is ready.
 //
 // What a ready ticket has found stays pinned until it is told (then it is a lease), revoked under pressure (oldest
 // first, after all leases), cancelled, or its life is over. Loads belong to nobody: they end as they end.
@@ -31,11 +32,13 @@
 #include "orbitkv/base/result.h"
 #include "orbitkv/base/units.h"
 #include "orbitkv/cache/block_cache.h"
+#include "orbitkv/service/demand.h"
 #include "orbitkv/service/leases.h"
 #include "orbitkv/service/limits.h"
 #include "orbitkv/service/loads.h"
 #include "orbitkv/service/registry.h"
 #include "orbitkv/service/scan.h"
+#include "orbitkv/service/source_scan.h"
 #include "orbitkv/service/types.h"
 #include "orbitkv/wire/query.h"
 
@@ -84,7 +87,8 @@ class Operations final : public cache::LeaseRevoker {
 
  private:
   enum class Phase : std::uint8_t {
-    kRunning,    // stepped by its submit
+    kRunning,    // stepped by its submit: looks at what is resident
+    kLocating,   // stepped by its submit: looks at what the source has
     kQueued,     // in line, without pins
     kScanning,   // at the head of the line
     kIssuing,    // at the head of the line: begins loads
@@ -113,9 +117,16 @@ class Operations final : public cache::LeaseRevoker {
     wire::QueryMode mode;
     Phase phase = Phase::kRunning;
     Scan scan;
-    std::vector<cache::BlockRef> early;  // blocks that were loaded before the scan got to them, pinned
-    std::uint32_t cursor = 0;            // the next hash to locate or to load
-    std::uint32_t outstanding = 0;       // loads it waits for
+    std::optional<SourceScan> behind;    // what the source adds; where that is more than a run of blocks
+    std::optional<Demand> demand;        // with several groups, what is to be loaded or held until the end
+    std::vector<cache::BlockRef> early;  // blocks that are held before the scan got to them, pinned
+    std::uint32_t cursor = 0;            // the next hash to locate, the next block of the demand or hash to load
+    std::uint32_t resident = 0;          // blocks that the submit found
+    bool worth_loading = false;
+    bool tells_tiers = false;
+    std::uint64_t compute_ns = 0;   // that the engine needs for a hash block; 0: not known
+    std::uint64_t line_bytes = 0;   // its part of line_bytes_
+    std::uint32_t outstanding = 0;  // loads it waits for
     std::uint64_t submitted_ns = 0;
     std::uint64_t wait_ns = 0;
     std::uint64_t timer_ns = 0;  // its entry in timers_; 0: none
@@ -131,7 +142,9 @@ class Operations final : public cache::LeaseRevoker {
   QueryOutcome WarmUp(Operation& operation, std::uint64_t now_ns);
   QueryOutcome Answer(Operation& operation, std::uint64_t now_ns);
   QueryOutcome Keep(Operation&& operation, std::uint64_t now_ns);
-  bool WorthLoading(const Operation& operation) const;
+  bool Locates(const Operation& operation) const;
+  bool WorthLoading(const Operation& operation, std::uint64_t now_ns);
+  bool LoadsInTime(const Operation& operation, std::uint64_t now_ns);
   std::uint32_t ReasonOf(const Operation& operation) const;
   void GiveAll(Operation& operation);
   void CloseAccounts(Operation& operation);
@@ -142,6 +155,13 @@ class Operations final : public cache::LeaseRevoker {
             std::vector<std::uint32_t>& boundaries, std::uint64_t now_ns);
   bool WorkOn(Operation& operation, std::uint32_t& budget, std::uint64_t now_ns);
   bool Issue(Operation& operation, std::uint32_t& budget, std::uint64_t now_ns);
+  // What the operation's cursor stands at; how many there are.
+  Loads::Piece PieceOf(const Operation& operation) const;
+  std::uint32_t PieceCount(const Operation& operation) const;
+  Loads::Start BeginLoad(Operation& operation, std::uint64_t now_ns);
+  // Keeps the group of the block, which is here, until the operation's last scan.
+  bool HoldEarly(Operation& operation, const state::BlockHash& hash, std::uint32_t group);
+  void StandInLine(Operation& operation);
   void LeaveLine(Operation& operation);
   void Finish(Operation& operation);
   void MakeReady(Operation& operation);
@@ -171,9 +191,10 @@ class Operations final : public cache::LeaseRevoker {
   std::deque<TicketKey> graves_;                                             // oldest first
   std::set<SessionId> completed_;
   std::uint64_t next_serial_ = 1;
-  bool blocked_ = false;       // no permit for the head of the line
-  bool warm_blocked_ = false;  // none for the first warm-up
-  bool revoking_ = true;       // false while a warm-up takes room: it is not worth a lease
+  std::uint64_t line_bytes_ = 0;  // about what those in line will read
+  bool blocked_ = false;          // no permit for the head of the line
+  bool warm_blocked_ = false;     // none for the first warm-up
+  bool revoking_ = true;          // false while a warm-up takes room: it is not worth a lease
 };
 
 }  // namespace orbitkv::service

@@ -128,6 +128,62 @@ TEST_F(SavesTest, WhatTheSourceHasIsNotWrittenAgain) {
   world_.ExpectQuiet();
 }
 
+TEST_F(SavesTest, HalfInThePoolAndHalfBehindIsOneLeaseAndReadOnceForTwoEngines) {
+  const auto chain = Chain(1, 10);
+  ASSERT_EQ(world_.Publish(session_, chain), 10U);
+  EXPECT_EQ(SaveAll(), 10U);
+  for (std::size_t i = chain.size(); i-- > 5;) {
+    const auto use = world_.cache().Peek(NamespaceRow(1), chain[i]);
+    ASSERT_TRUE(world_.cache().Drop(use.ref, 0, cache::DropReason::kWithdrawn).has_value());
+  }
+  const SessionId other = world_.Join(world_.Worker("two"));
+  wire::QueryView where;
+  where.header.mode = wire::QueryMode::kDiscovery;
+  where.header.flags = wire::kTellTiers;
+  const auto longer = Chain(1, 12);
+  where.hashes = longer;
+  const QueryOutcome told = World::Take(world_.service().StartQuery(other, where, world_.now()));
+  EXPECT_EQ(told.found_blocks, 10U);
+  std::vector<wire::Tier> tiers(12);
+  std::fill_n(tiers.begin(), 5, wire::Tier::kPool);
+  std::fill_n(tiers.begin() + 5, 5, wire::Tier::kBehind);
+  EXPECT_EQ(told.tiers, tiers);
+  EXPECT_EQ(counters().discovered_blocks, 10U);
+  EXPECT_EQ(counters().discovered_blocks_behind, 5U);
+  wire::QueryView view;
+  view.header.wait_ns = kSecond;
+  view.hashes = chain;
+  for (const SessionId session : {session_, other}) {
+    ASSERT_TRUE(world_.service().StartQuery(session, view, world_.now(), {1, 1})->loading);
+  }
+  std::vector<LoadRequest> loads;
+  while (world_.service().Work(world_.now())) {
+  }
+  loads = world_.service().TakeLoads();
+  EXPECT_EQ(loads.size(), 5U);
+  for (const LoadRequest& load : loads) {
+    world_.service().LoadDone(load.id, LoadResult::kOk, ChecksumOf(load.key.hash, 0), world_.now());
+  }
+  while (world_.service().Work(world_.now())) {
+  }
+  EXPECT_TRUE(world_.service().TakeLoads().empty());
+  for (const SessionId session : {session_, other}) {
+    const wire::PollRequest request{.operation = 1, .revision = 1};
+    std::vector<wire::PollEntry> entries;
+    std::vector<std::uint32_t> boundaries;
+    ASSERT_TRUE(
+        world_.service().PollQueries(session, std::span(&request, 1), world_.now(), entries, boundaries).has_value());
+    EXPECT_EQ(entries[0].found, 10U);
+    ASSERT_TRUE(world_.Begin(session, LeaseId(entries[0].lease), 10, {0}, 1).has_value());
+    ASSERT_EQ(world_.Plan(session, 1), PlanStatus::kArmed);
+    EXPECT_EQ(world_.plan().size(), 10U);
+  }
+  EXPECT_EQ(counters().query_blocks_found, 20U);
+  EXPECT_EQ(counters().query_blocks_behind, 10U);
+  EXPECT_EQ(SaveAll(), 0U);
+  world_.ExpectQuiet();
+}
+
 class FewBytesTest : public SavesTest {
  protected:
   static WorldOptions FewBytes() {

@@ -72,6 +72,13 @@ class Scan {
   }
   std::uint32_t found() const { return found_; }
   bool complete() const { return found_ == hashes_.size(); }
+  // No boundary lies behind what was found.
+  bool exhausted() const {
+    const std::uint64_t step = space_->contract.alignment_blocks();
+    return ((prefix_blocks_ + found_) / step + 1) * step > prefix_blocks_ + hashes_.size();
+  }
+  // The groups have rules of their own.
+  bool grouped() const { return groups_.has_value(); }
   // Blocks that the last step met and had no budget for.
   std::uint32_t over_budget() const { return over_budget_; }
   // Nothing is offered short of all the hashes.

@@ -1,5 +1,6 @@
 // The half of Operations that happens after the submit: the line for permits, loading, poll, claim, cancel, expiry.
 #include <algorithm>
+#include <utility>
 
 #include "orbitkv/base/check.h"
 #include "orbitkv/service/operations.h"
@@ -118,7 +119,9 @@ bool Operations::HasWork() const {
 }
 
 bool Operations::Work(std::uint64_t now_ns) {
-  std::uint32_t budget = limits_.step_hashes;
+  // One more than hashes may be looked at: each operation costs one, so that those without hashes end the call, too,
+  // and the first one gets on all the same.
+  std::uint32_t budget = limits_.step_hashes + 1;
   while (budget > 0 && HasWork()) {
     const bool finishing = !finishing_.empty();
     std::deque<std::uint64_t>& from = finishing ? finishing_ : line_.empty() ? warm_ : line_;
@@ -127,7 +130,7 @@ bool Operations::Work(std::uint64_t now_ns) {
       from.pop_front();
       continue;
     }
-    --budget;  // so that operations without hashes end the call, too
+    --budget;
     if (!WorkOn(kept->second, budget, now_ns)) break;
   }
   return HasWork();
@@ -146,9 +149,9 @@ bool Operations::WorkOn(Operation& operation, std::uint32_t& budget, std::uint64
     case Phase::kQueued: operation.phase = Phase::kScanning; [[fallthrough]];
     case Phase::kScanning:
       if (!scan_on()) return true;
-      operation.cursor = operation.scan.found();
+      operation.cursor = operation.scan.grouped() ? 0 : operation.scan.found();
       operation.phase = Phase::kIssuing;
-      if (operation.scan.complete() || operation.scan.over_budget() > 0) {
+      if (operation.scan.exhausted() || operation.scan.over_budget() > 0) {
         LeaveLine(operation);
         Finish(operation);
       }
@@ -161,6 +164,7 @@ bool Operations::WorkOn(Operation& operation, std::uint32_t& budget, std::uint64
       MakeReady(operation);
       return true;
     case Phase::kRunning:
+    case Phase::kLocating:
     case Phase::kLoading:
     case Phase::kReady:
     case Phase::kRevoked: break;
@@ -169,22 +173,55 @@ bool Operations::WorkOn(Operation& operation, std::uint32_t& budget, std::uint64
   return false;
 }
 
-bool Operations::Issue(Operation& operation, std::uint32_t& budget, std::uint64_t now_ns) {
+// More than may be leased would be loaded for nobody.
+std::uint32_t Operations::PieceCount(const Operation& operation) const {
+  if (operation.demand) return operation.demand->size();
   const Scan& scan = operation.scan;
-  const bool warm = operation.mode == wire::QueryMode::kWarmUp;
-  // More than may be leased would be loaded for nobody.
   const std::uint64_t most =
       std::max<std::uint64_t>(1, limits_.lease_bytes_per_instance() / scan.space().block_bytes());
+  return static_cast<std::uint32_t>(std::min<std::uint64_t>(most, scan.hashes().size()));
+}
+
+Loads::Piece Operations::PieceOf(const Operation& operation) const {
+  const Scan& scan = operation.scan;
+  Demand::Place place{.group = 0, .index = operation.cursor};
+  if (operation.demand) place = operation.demand->At(operation.cursor);
+  return {scan.hashes()[place.index], scan.DepthOf(place.index), place.group};
+}
+
+Loads::Start Operations::BeginLoad(Operation& operation, std::uint64_t now_ns) {
+  const bool warm = operation.mode == wire::QueryMode::kWarmUp;
+  const Loads::Piece piece = PieceOf(operation);
+  revoking_ = !warm;
+  const Loads::Start started = loads_.Begin(operation.scan.space(), piece, warm, operation.serial, now_ns);
+  revoking_ = true;
+  // What a boundary needs of the pool may lie behind what it needs of the source: it must not go meanwhile.
+  if (started == Loads::Start::kHere && operation.demand && !warm && !HoldEarly(operation, piece.hash, piece.group)) {
+    return Loads::Start::kNoRoom;
+  }
+  return started;
+}
+
+bool Operations::HoldEarly(Operation& operation, const state::BlockHash& hash, std::uint32_t group) {
+  const cache::BlockUse use = cache_.Peek(operation.scan.space().row, hash);
+  if (((use.groups >> group) & 1U) == 0) return false;
+  if (!leases_.pins().Take(*operation.session, cache::BlockUse{use.ref, 1U << group})) return false;
+  operation.early.push_back(use.ref);
+  return true;
+}
+
+bool Operations::Issue(Operation& operation, std::uint32_t& budget, std::uint64_t now_ns) {
+  const bool warm = operation.mode == wire::QueryMode::kWarmUp;
+  const Scan& scan = operation.scan;
+  if (scan.grouped() && !operation.demand) {
+    operation.demand.emplace(scan.space().contract, scan.prefix_blocks(), operation.behind->found());
+  }
+  const std::uint32_t count = PieceCount(operation);
   bool over = false;
-  while (!over && operation.cursor < scan.hashes().size() && operation.cursor < most) {
+  while (!over && operation.cursor < count) {
     if (budget == 0) return true;
     --budget;
-    const state::BlockHash& hash = scan.hashes()[operation.cursor];
-    revoking_ = !warm;
-    const Loads::Start started =
-        loads_.Begin(scan.space(), hash, scan.DepthOf(operation.cursor), warm, operation.serial, now_ns);
-    revoking_ = true;
-    switch (started) {
+    switch (BeginLoad(operation, now_ns)) {
       case Loads::Start::kStarted:
         if (!warm) ++operation.outstanding;
         ++operation.cursor;
@@ -208,11 +245,20 @@ bool Operations::Issue(Operation& operation, std::uint32_t& budget, std::uint64_
 void Operations::LeaveLine(Operation& operation) {
   if (!line_.empty() && line_.front() == operation.serial) blocked_ = false;
   std::erase(line_, operation.serial);
+  line_bytes_ -= std::exchange(operation.line_bytes, 0);
 }
 
 void Operations::Finish(Operation& operation) {
   operation.phase = Phase::kFinishing;
-  operation.scan.Resume();
+  if (operation.scan.grouped()) {
+    // Another boundary needs other blocks: what is held stays until they are known.
+    std::vector<cache::BlockRef>& refs = operation.scan.refs();
+    operation.early.insert(operation.early.end(), refs.begin(), refs.end());
+    refs.clear();
+    operation.scan.Restart();
+  } else {
+    operation.scan.Resume();
+  }
   finishing_.push_back(operation.serial);
   SetTimer(operation);
 }
@@ -229,14 +275,13 @@ void Operations::LoadDone(std::uint64_t id, LoadResult result, std::uint64_t che
   const auto ended = loads_.Done(id, result, checksum, now_ns);
   blocked_ = warm_blocked_ = false;
   if (!ended) return;
-  const std::optional<cache::BlockRef> ref = cache_.Find(ended->row, ended->hash);
   for (const std::uint64_t waiter : ended->waiters) {
     const auto kept = kept_.find(waiter);
     if (kept == kept_.end()) continue;
     Operation& operation = kept->second;
     --operation.outstanding;
     if (operation.phase != Phase::kIssuing && operation.phase != Phase::kLoading) continue;
-    if (ref && leases_.pins().Take(*operation.session, cache::BlockUse{*ref, 1})) operation.early.push_back(*ref);
+    static_cast<void>(HoldEarly(operation, ended->hash, ended->group));  // the scan will see
     if (operation.phase == Phase::kLoading && operation.outstanding == 0) Finish(operation);
   }
 }

@@ -14,6 +14,7 @@
 #include "orbitkv/base/units.h"
 #include "orbitkv/state/identity.h"
 #include "orbitkv/state/state_key.h"
+#include "orbitkv/wire/query.h"
 
 namespace orbitkv::service {
 
@@ -56,8 +57,9 @@ struct QueryOutcome {
   bool loading = false;
   LeaseId lease{};  // none when nothing was found or the mode gives none
   std::uint32_t found_blocks = 0;
-  std::uint32_t miss_reason = 0;            // wire::MissReason
-  std::vector<std::uint32_t> boundaries{};  // that may be taken, ascending; empty: every one up to found_blocks
+  std::uint32_t miss_reason = 0;                   // wire::MissReason
+  std::vector<std::uint32_t> boundaries{};         // that may be taken, ascending; empty: every one up to found_blocks
+  std::optional<std::vector<wire::Tier>> tiers{};  // of a discovery that asked: of each hash
 };
 
 struct ReserveOutcome {
@@ -109,9 +111,13 @@ struct Counters {
   std::uint64_t queries_not_admitted = 0;
   std::uint64_t query_blocks = 0;
   std::uint64_t query_blocks_found = 0;
+  std::uint64_t query_blocks_behind = 0;  // of those, loaded for the look-up
   std::uint64_t query_blocks_over_budget = 0;
-  std::uint64_t tickets = 0;       // look-ups that outlived their submit
-  std::uint64_t tickets_late = 0;  // whose wait ended before their loads did
+  std::uint64_t discovered_blocks = 0;
+  std::uint64_t discovered_blocks_behind = 0;  // of those, not in the pool
+  std::uint64_t recompute_chosen = 0;          // look-ups that loading would have taken longer than computing
+  std::uint64_t tickets = 0;                   // look-ups that outlived their submit
+  std::uint64_t tickets_late = 0;              // whose wait ended before their loads did
   std::uint64_t tickets_cancelled = 0;
   std::uint64_t tickets_timed_out = 0;
   std::uint64_t tickets_revoked = 0;  // that had found something and lost it for room
@@ -171,11 +177,12 @@ struct Gauges {
   std::uint64_t tickets_in_line = 0;  // for permits to load
   std::uint64_t warm_ups = 0;
   std::uint64_t tombstones = 0;
-  std::uint64_t loads = 0;          // components being read
-  std::uint64_t load_bytes = 0;     // of their slots
-  std::uint64_t saves_in_line = 0;  // blocks
-  std::uint64_t saves = 0;          // components being written behind the pool
-  std::uint64_t save_bytes = 0;     // of their slots
+  std::uint64_t loads = 0;                  // components being read
+  std::uint64_t load_bytes = 0;             // of their slots
+  std::uint64_t load_bytes_per_second = 0;  // as measured last
+  std::uint64_t saves_in_line = 0;          // blocks
+  std::uint64_t saves = 0;                  // components being written behind the pool
+  std::uint64_t save_bytes = 0;             // of their slots
   std::uint64_t leases = 0;
   std::uint64_t leases_remembered = 0;  // expired, hashes kept
   std::uint64_t hashes = 0;             // held for the three above
