@@ -155,8 +155,8 @@ class PyClient {
   void RegisterLayout(nb::handle layers, std::uint32_t block_tokens);
 
   nb::object Query(const std::string& request_id, const BlockHashes& hashes, std::uint32_t prefix_blocks,
-                   std::uint32_t attempt, double wait_s, double load_wait_s, const std::string& mode,
-                   nb::handle views) const;
+                   std::uint32_t attempt, double wait_s, double load_wait_s, bool load_wait_is_compute_time,
+                   const std::string& mode, nb::handle views) const;
   void WarmUp(const std::string& request_id, const BlockHashes& hashes, std::uint32_t prefix_blocks) const;
   std::uint64_t Prepare(const std::string& request_id, const BlockHashes& hashes, const std::string& consumer,
                         std::uint32_t prefix_blocks, double load_wait_s) const;
@@ -256,15 +256,24 @@ void PyClient::RegisterLayout(nb::handle layers, std::uint32_t block_tokens) {
   keepalive_.insert(keepalive_.end(), keepalive.begin(), keepalive.end());
 }
 
+std::vector<std::string> TiersOf(const client::Answer& answer) {
+  std::vector<std::string> tiers;
+  for (const wire::Tier tier : answer.tiers) {
+    tiers.emplace_back(tier == wire::Tier::kPool ? "pool" : tier == wire::Tier::kBehind ? "behind" : "absent");
+  }
+  return tiers;
+}
+
 nb::object PyClient::Query(const std::string& request_id, const BlockHashes& hashes, std::uint32_t prefix_blocks,
-                           std::uint32_t attempt, double wait_s, double load_wait_s, const std::string& mode,
-                           nb::handle views) const {
+                           std::uint32_t attempt, double wait_s, double load_wait_s, bool load_wait_is_compute_time,
+                           const std::string& mode, nb::handle views) const {
   const std::uint64_t wait_ns = Nanoseconds(wait_s, "wait_s");
   const auto hold = hashes.hold();
   const std::vector<client::HashView> selected = ViewsOf(views);
-  const client::Query query{request_id, hashes.span(), prefix_blocks,
-                            attempt,    ModeOf(mode),  Nanoseconds(load_wait_s, "load_wait_s"),
-                            selected};
+  const client::Query query{request_id,    hashes.span(),
+                            prefix_blocks, attempt,
+                            ModeOf(mode),  Nanoseconds(load_wait_s, "load_wait_s"),
+                            selected,      load_wait_is_compute_time};
   auto answer = [&] {
     const nb::gil_scoped_release release;
     return client_->Ask(query, wait_ns);
@@ -344,6 +353,7 @@ void AddValues(nb::module_& module) {
   nb::class_<client::Answer>(module, "Answer")
       .def_ro("found_blocks", &client::Answer::found_blocks)
       .def_prop_ro("lease", [](const client::Answer& answer) { return answer.lease.value(); })
+      .def_prop_ro("tiers", &TiersOf)
       .def_prop_ro("boundaries",
                    [](const client::Answer& answer) -> std::vector<std::uint32_t> {
                      if (!answer.boundaries.empty()) return answer.boundaries;
@@ -390,7 +400,8 @@ void AddClient(nb::module_& module) {
       .def("register_layout", &PyClient::RegisterLayout, nb::arg("layers"), nb::kw_only(), nb::arg("block_tokens"))
       .def("query", &PyClient::Query, nb::arg("request_id"), nb::arg("hashes"), nb::kw_only(),
            nb::arg("prefix_blocks") = 0, nb::arg("attempt") = 0, nb::arg("wait_s") = 200e-6,
-           nb::arg("load_wait_s") = 0.0, nb::arg("mode") = "longest", nb::arg("views") = nb::make_tuple())
+           nb::arg("load_wait_s") = 0.0, nb::arg("load_wait_is_compute_time") = false, nb::arg("mode") = "longest",
+           nb::arg("views") = nb::make_tuple())
       .def("warm_up", &PyClient::WarmUp, nb::arg("request_id"), nb::arg("hashes"), nb::kw_only(),
            nb::arg("prefix_blocks") = 0)
       .def("prepare", &PyClient::Prepare, nb::arg("request_id"), nb::arg("hashes"), nb::kw_only(), nb::arg("consumer"),

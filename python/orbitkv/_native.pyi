@@ -39,6 +39,8 @@ class Answer:
     @property
     def boundaries(self) -> list[int]: ...  # the block counts that may be taken, ascending
     @property
+    def tiers(self) -> list[str]: ...  # of a discovery, for each block: "pool", "behind" (to be loaded) or "absent"
+    @property
     def reason(self) -> str:
         """Why this many.
 
@@ -86,6 +88,7 @@ class Client:
         attempt: int = 0,
         wait_s: float = 200e-6,
         load_wait_s: float = 0.0,
+        load_wait_is_compute_time: bool = False,
         mode: Literal["longest", "all", "discovery", "selected"] = "longest",
         views: Sequence[tuple[int, int, int]] = (),
     ) -> Answer | None:
@@ -98,6 +101,8 @@ class Client:
             attempt: counts the logical look-ups of one request.
             wait_s: how long this call waits for the answer.
             load_wait_s: how long the Manager may load blocks that are not in its memory; 0 to 60.
+            load_wait_is_compute_time: load_wait_s was measured as the time to compute all blocks behind the prefix;
+                what takes longer to load is not offered.
             mode: "longest": the longest usable prefix; "all": all of it or nothing; "discovery": what could be had,
                 without a lease; "selected": exactly the blocks of `views`, all or nothing.
             views: (cache group, first, count) of each run of selected blocks, as indices behind the prefix.

@@ -37,6 +37,7 @@ def test_a_discovery_leases_nothing(manager: Manager, engine: Engine) -> None:
     assert engine.publish(hashes(3), range(3)).ok
     answer = ask(engine, 4, mode="discovery")
     assert (answer.found_blocks, answer.lease, answer.reason) == (3, 0, "found")
+    assert answer.tiers == ["pool", "pool", "pool", "absent"]
     assert manager.samples()["orbitkv_leases"] == 0
 
 

@@ -93,6 +93,7 @@ class FakeClient:
     loading: bool = False  # every question is answered with that
     grants_refused: bool = False
     log: list = field(default_factory=list)
+    measured: list = field(default_factory=list)  # of each query: whether its load_wait_s was
     completions: list = field(default_factory=list)
     queued: set = field(default_factory=set)  # publish jobs that a cancel still reaches
     sources_free: bool = True
@@ -108,8 +109,19 @@ class FakeClient:
         return [entry[1:] for entry in self.log if entry[0] == name]
 
     # scheduler
-    def query(self, request_id, hashes, *, prefix_blocks=0, attempt=0, wait_s=0.0, load_wait_s=0.0):
+    def query(
+        self,
+        request_id,
+        hashes,
+        *,
+        prefix_blocks=0,
+        attempt=0,
+        wait_s=0.0,
+        load_wait_s=0.0,
+        load_wait_is_compute_time=False,
+    ):
         self.log.append(("query", request_id, len(hashes), prefix_blocks, wait_s, load_wait_s))
+        self.measured.append(load_wait_is_compute_time)
         if self.loading:
             return SimpleNamespace(found_blocks=0, lease=0, reason="loading")
         if self.state != "up":

@@ -170,12 +170,20 @@ def test_a_load_may_take_as_long_as_computing_would(clock):
     side = make(client)
     assert start(side, request("r", 4001)) == (None, False)
     assert client.named("query")[-1][4] == pytest.approx(DEFAULT_S)
+    assert not client.measured[-1]
     # Steps of 200 tokens in 0.1 s; a pause and decodes say nothing.
     for tokens, pause in ((200, 0.1), (200, 0.1), (1, 5.0), (200, 100.0), (1, 0.1)):
         side._rate.step(tokens, clock.now)
         clock.now += pause
     assert start(side, request("s", 4001)) == (None, False)
     assert client.named("query")[-1][4] == pytest.approx(2.0)
+    assert client.measured[-1]
+    side = make(client, load_wait_ms=2000)
+    side._rate.step(200, clock.now)
+    clock.now += 0.1
+    side._rate.step(1, clock.now)
+    assert start(side, request("t", 4001)) == (None, False)
+    assert not client.measured[-1], "a wait that was set says nothing about computing"
 
 
 def test_repeated_questions_use_one_lease_and_are_renewed(clock):

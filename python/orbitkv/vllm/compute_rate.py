@@ -30,6 +30,10 @@ class ComputeRate:
             self._tokens_per_s = rate if known is None else known + WEIGHT * (rate - known)
         self._tokens, self._began = tokens, now
 
+    @property
+    def measured(self) -> bool:
+        return self._tokens_per_s is not None
+
     def seconds(self, tokens: int) -> float:
         """How long the engine would compute for them."""
         if self._tokens_per_s is None:

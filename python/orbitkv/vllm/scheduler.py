@@ -250,6 +250,7 @@ class SchedulerSide:
             # One that loads is looked at in passing: the Manager says by itself when it is done.
             wait_s=0.0 if tracked.loading_since is not None else self._options.lookup_wait_us * 1e-6,
             load_wait_s=self._load_wait_s(tracked, limit),
+            load_wait_is_compute_time=self._options.load_wait_ms < 0 and self._rate.measured,
         )
         if answer is None or answer.reason == LOADING:
             if tracked.asked_at is None:

@@ -48,6 +48,7 @@ class Asker(Protocol):
         attempt: int = 0,
         wait_s: float = 200e-6,
         load_wait_s: float = 0.0,
+        load_wait_is_compute_time: bool = False,
     ) -> FoundBlocks | None: ...
     def cancel_query(self, request_id: str) -> None: ...
     def begin_restore(self, lease: int, blocks: int, ranks: Sequence[int] = (0,)) -> int: ...
@@ -114,6 +115,7 @@ class ShardClients:
         attempt: int = 0,
         wait_s: float = 200e-6,
         load_wait_s: float = 0.0,
+        load_wait_is_compute_time: bool = False,
     ) -> CombinedAnswer | None:
         asked = (len(hashes), prefix_blocks, attempt)
         question = self._open.get(request_id)
@@ -135,6 +137,7 @@ class ShardClients:
                     attempt=attempt,
                     wait_s=left,
                     load_wait_s=load_wait_s,
+                    load_wait_is_compute_time=load_wait_is_compute_time,
                 )
                 if answer is None or answer.reason == LOADING:
                     waiting[shard] = answer

@@ -103,6 +103,21 @@ Result<TicketEnd> ReadFound(const channel::Answer& answer) {
   return end;
 }
 
+Result<TicketEnd> ReadDiscovered(const channel::Answer& answer, std::uint32_t hash_count) {
+  TicketEnd end{.state = wire::TicketState::kReady,
+                .lease = answer.scalar0,
+                .found = static_cast<std::uint32_t>(answer.scalar1),
+                .reason = static_cast<std::uint32_t>(answer.scalar1 >> 32U)};
+  if (answer.payload.empty() && end.found == 0) return end;  // no namespace yet
+  ORBITKV_ASSIGN_OR_RETURN(const auto told, wire::DecodeDiscovery(answer.payload.bytes()));
+  if (told.tiers.size() != hash_count) {
+    return Fail(Code::kInvalid, "the Manager tells of another number of blocks", told.tiers.size(), hash_count);
+  }
+  end.boundaries.assign(told.boundaries.begin(), told.boundaries.end());
+  end.tiers.assign(told.tiers.begin(), told.tiers.end());
+  return end;
+}
+
 bool IsPossible(const TicketEnd& end, std::uint32_t hash_count, bool leased) {
   const bool lease_fits = leased ? (end.found > 0) == (end.lease != 0) : end.lease == 0;
   return end.found <= hash_count && end.lease >> kLeaseBits == 0 && lease_fits &&

@@ -38,6 +38,7 @@ struct TicketEnd {
   std::uint32_t found = 0;
   std::uint32_t reason = 0;  // wire::MissReason
   std::vector<std::uint32_t> boundaries{};
+  std::vector<wire::Tier> tiers{};  // of a discovery: of each hash, or none where the Manager knows of no block
 };
 
 struct PolledTicket {
@@ -48,6 +49,8 @@ struct PolledTicket {
 
 // The scalars and boundaries of an answer to a submit or a claim.
 Result<TicketEnd> ReadFound(const channel::Answer& answer);
+// The same of a discovery that asked where its blocks are.
+Result<TicketEnd> ReadDiscovered(const channel::Answer& answer, std::uint32_t hash_count);
 // Whether they can be of a question for hash_count blocks that is answered with a lease, or without.
 bool IsPossible(const TicketEnd& end, std::uint32_t hash_count, bool leased);
 Result<std::vector<PolledTicket>> ReadPolled(std::span<const std::byte> payload);

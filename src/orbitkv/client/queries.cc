@@ -48,6 +48,9 @@ bool TakesLease(QueryMode mode) { return mode != QueryMode::kDiscovery && mode !
 // A Manager of version 1 has one mode, and what is in memory is its answer.
 bool SpeaksOperations(const Life& life) { return life.control().abi() >= 2; }
 
+// Flags of a look-up.
+bool SpeaksFlags(const Life& life) { return life.control().abi() >= 3; }
+
 wire::QueryHeader HeaderOf(const std::pair<std::uint64_t, std::uint64_t>& request, const Query& query) {
   wire::QueryHeader header;
   header.request_key_hi = request.first;
@@ -61,6 +64,12 @@ wire::QueryHeader HeaderOf(const std::pair<std::uint64_t, std::uint64_t>& reques
 
 std::vector<std::byte> EncodeFor(const Life& life, const wire::QueryHeader& header, const Query& query) {
   const auto hashes = query.hashes.subspan(query.prefix_blocks);
+  if (SpeaksFlags(life)) {
+    wire::QueryHeader flagged = header;
+    if (query.load_wait_is_compute_time) flagged.flags |= wire::kWaitIsComputeTime;
+    if (query.mode == QueryMode::kDiscovery) flagged.flags |= wire::kTellTiers;
+    return wire::EncodeQuery(flagged, hashes, query.views);
+  }
   if (SpeaksOperations(life)) return wire::EncodeQuery(header, hashes, query.views);
   return wire::EncodeQueryV1({.request_key_hi = header.request_key_hi,
                               .request_key_lo = header.request_key_lo,
@@ -212,7 +221,7 @@ Answer Queries::Found(Life& life, const TicketEnd& end, const Subject& subject) 
     return {0, {}, AnswerReason::kRefused};
   }
   const auto miss = static_cast<wire::MissReason>(end.reason);
-  if (end.found == 0) return {0, {}, ReasonOf(end.reason)};
+  if (end.found == 0) return {0, {}, ReasonOf(end.reason), {}, end.tiers};
   Count(counters_.query_found_blocks, end.found);
   // Version 1 knows no "all or nothing": what is not all is not wanted.
   if (subject.mode == QueryMode::kFullPrefix && end.found < subject.hash_count) {
@@ -220,7 +229,7 @@ Answer Queries::Found(Life& life, const TicketEnd& end, const Subject& subject) 
     return {0, {}, AnswerReason::kIncomplete};
   }
   const AnswerReason reason = miss == wire::MissReason::kTooLate ? AnswerReason::kTooLate : AnswerReason::kFound;
-  return {end.found, leased ? HandleOf(life, end.lease) : LeaseHandle(), reason, end.boundaries};
+  return {end.found, leased ? HandleOf(life, end.lease) : LeaseHandle(), reason, end.boundaries, end.tiers};
 }
 
 Queries::Told Queries::ReadSubmit(Life& life, const channel::Answer& answer, const Pending& pending, Kind kind) {
@@ -241,7 +250,8 @@ Queries::Told Queries::ReadSubmit(Life& life, const channel::Answer& answer, con
     default:
       return {What::kAnswer, {0, {}, kind == Kind::kClaim ? AnswerReason::kNotAdmitted : AnswerReason::kRefused}};
   }
-  const auto end = ReadFound(answer);
+  const bool tells_tiers = kind == Kind::kDiscovery && SpeaksFlags(life);
+  const auto end = tells_tiers ? ReadDiscovered(answer, pending.subject.hash_count) : ReadFound(answer);
   if (!end) {
     Count(counters_.bad_answers);
     GiveLeaseBack(life, answer.scalar0);

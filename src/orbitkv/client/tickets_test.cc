@@ -337,8 +337,12 @@ TEST_F(TicketsTest, ADiscoveryTakesNoLease) {
     if (request.command != Command::kQuerySubmit) return false;
     const auto header = wire::DecodeQuery(request.args).value().header;
     EXPECT_EQ(header.mode, QueryMode::kDiscovery);
+    EXPECT_EQ(header.flags, wire::kTellTiers);
     const std::uint32_t boundaries[] = {1, 3};
-    session.Answer(request.handle, AnswerStatus::kOk, request.scalar0, 3, std::as_bytes(std::span(boundaries)));
+    std::vector<wire::Tier> tiers(header.hash_count);
+    tiers[0] = wire::Tier::kPool;
+    tiers[2] = wire::Tier::kBehind;
+    session.Answer(request.handle, AnswerStatus::kOk, request.scalar0, 3, wire::EncodeDiscovery(boundaries, tiers));
     return true;
   });
   const Query query{.request_id = "r", .hashes = hashes_, .mode = QueryMode::kDiscovery, .load_wait_ns = kSecondNs};
@@ -346,6 +350,10 @@ TEST_F(TicketsTest, ADiscoveryTakesNoLease) {
   EXPECT_EQ(answer.found_blocks, 3U);
   EXPECT_TRUE(answer.lease.is_none());
   EXPECT_EQ(answer.boundaries, (std::vector<std::uint32_t>{1, 3}));
+  ASSERT_EQ(answer.tiers.size(), hashes_.size());
+  EXPECT_EQ(answer.tiers[0], wire::Tier::kPool);
+  EXPECT_EQ(answer.tiers[1], wire::Tier::kAbsent);
+  EXPECT_EQ(answer.tiers[2], wire::Tier::kBehind);
   manager_->SetScript([](ServerSession& session, const ReceivedRequest& request) {
     if (request.command != Command::kQuerySubmit) return false;
     session.Answer(request.handle, AnswerStatus::kOk, 77, 3);  // one that has a lease after all
@@ -353,6 +361,35 @@ TEST_F(TicketsTest, ADiscoveryTakesNoLease) {
   });
   EXPECT_EQ(AskToTheEnd(query).found_blocks, 0U);
   EXPECT_TRUE(manager_->Seen("release lease"));
+}
+
+TEST_F(TicketsTest, ATierForEachBlockOrNone) {
+  manager_->SetScript([](ServerSession& session, const ReceivedRequest& request) {
+    if (request.command != Command::kQuerySubmit) return false;
+    const std::vector<wire::Tier> tiers(2);
+    session.Answer(request.handle, AnswerStatus::kOk, 0, 2, wire::EncodeDiscovery({}, tiers));
+    return true;
+  });
+  const Query query{.request_id = "r", .hashes = hashes_, .mode = QueryMode::kDiscovery};
+  ASSERT_NE(hashes_.size(), 2U);
+  EXPECT_EQ(AskToTheEnd(query).reason, AnswerReason::kRefused);
+  EXPECT_EQ(Counter("bad_answers"), 1U);
+}
+
+TEST_F(TicketsTest, AMeasuredWaitIsSaidToBeOne) {
+  std::uint16_t flags = 0xff;
+  manager_->SetScript([&](ServerSession& session, const ReceivedRequest& request) {
+    if (request.command != Command::kQuerySubmit) return false;
+    flags = wire::DecodeQuery(request.args).value().header.flags;
+    session.Answer(request.handle, AnswerStatus::kOk);
+    return true;
+  });
+  Query query{.request_id = "r", .hashes = hashes_, .load_wait_ns = kSecondNs, .load_wait_is_compute_time = true};
+  static_cast<void>(AskToTheEnd(query));
+  EXPECT_EQ(flags, wire::kWaitIsComputeTime);
+  query.load_wait_is_compute_time = false;
+  static_cast<void>(AskToTheEnd(query));
+  EXPECT_EQ(flags, 0U);
 }
 
 TEST_F(TicketsTest, SelectedBlocksAreNamedByViews) {

@@ -56,6 +56,8 @@ struct Answer {
   AnswerReason reason = AnswerReason::kDown;
   // The block counts that may be taken, ascending; empty: every one up to found_blocks.
   std::vector<std::uint32_t> boundaries{};
+  // Of a discovery: where each block behind the prefix is; empty when the Manager does not say.
+  std::vector<wire::Tier> tiers{};
 };
 
 using wire::HashView;
@@ -69,6 +71,9 @@ struct Query {
   QueryMode mode = QueryMode::kLeasedRead;
   std::uint64_t load_wait_ns = 0;     // how long the Manager may load what is not in memory; 0: not at all
   std::span<const HashView> views{};  // kSelected: which of the hashes behind the prefix
+  // load_wait_ns was measured: computing all the blocks behind the prefix takes so long, and what takes longer to load
+  // shall not be offered.
+  bool load_wait_is_compute_time = false;
 };
 
 // A preparation at the Manager, as the client that ordered it sees it; of one Manager life.

@@ -281,8 +281,13 @@ void FakeManager::Query(ServerSession& session, const ReceivedRequest& request) 
     if (!found.empty()) lease = next_id_++;
     if (lease != 0) leases_[lease] = found;
   }
-  const auto miss = static_cast<std::uint64_t>(lease == 0 ? wire::MissReason::kAbsent : wire::MissReason::kNone);
-  session.Answer(request.handle, AnswerStatus::kOk, lease, found.size() | (miss << 32U));
+  if (query.header.mode == wire::QueryMode::kDiscovery) lease = 0;
+  std::vector<wire::Tier> tiers(query.hashes.size());
+  std::fill_n(tiers.begin(), found.size(), wire::Tier::kPool);
+  std::vector<std::byte> payload;
+  if ((query.header.flags & wire::kTellTiers) != 0) payload = wire::EncodeDiscovery({}, tiers);
+  const auto miss = static_cast<std::uint64_t>(found.empty() ? wire::MissReason::kAbsent : wire::MissReason::kNone);
+  session.Answer(request.handle, AnswerStatus::kOk, lease, found.size() | (miss << 32U), payload);
 }
 
 void FakeManager::Reserve(ServerSession& session, const ReceivedRequest& request) {
