@@ -20,6 +20,7 @@
 #include "policy_cost.h"
 #include "replay_command.h"
 #include "report.h"
+#include "ssd_rates.h"
 #include <CLI/CLI.hpp>
 
 int main(int argc, char** argv) {
@@ -29,7 +30,7 @@ int main(int argc, char** argv) {
   std::string manager;
   std::vector<std::string> only;
   app.add_option("--manager", manager, "path of orbitkv-manager")->required()->check(CLI::ExistingFile);
-  app.add_option("--only", only, "groups to run: copy, lookup, clients, long, steps, policy, ping");
+  app.add_option("--only", only, "groups to run: copy, lookup, clients, long, ssd, steps, policy, ping");
   CLI11_PARSE(app, argc, argv);
 
   std::string scratch = std::filesystem::temp_directory_path() / "orbitkv-bench-XXXXXX";
@@ -44,6 +45,7 @@ int main(int argc, char** argv) {
       {"lookup", [&] { MeasureLookup(manager, scratch, report); }},
       {"clients", [&] { MeasureClients(manager, scratch, report); }},
       {"long", [&] { MeasureLongQueries(manager, scratch, report); }},
+      {"ssd", [&] { MeasureSsdRates(scratch, report); }},
       {"steps", [&] { MeasureManagerSteps(manager, scratch, report); }},
       {"policy", [&] { MeasurePolicyCost(report); }},
       {"ping", [&] { MeasurePing(manager, scratch, report); }},
