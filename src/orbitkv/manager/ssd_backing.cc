@@ -42,6 +42,7 @@ constexpr CounterFigure kCounters[] = {
 }  // namespace
 
 std::expected<void, std::string> SsdBacking::Open(std::uint64_t deadline_ns) {
+  std::string problem;
   for (const std::string& path : options_.paths) {
     SsdRunner::Options options;
     options.path = path;
@@ -49,13 +50,16 @@ std::expected<void, std::string> SsdBacking::Open(std::uint64_t deadline_ns) {
     options.deadline_ns = deadline_ns;
     options.ring = options_.ring;
     auto runner = SsdRunner::Open(options);
-    if (!runner) {
-      stores_.clear();
-      return std::unexpected(std::move(runner.error()));
+    if (runner) {
+      stores_.push_back(std::move(*runner));
+    } else {
+      problem = std::move(runner.error());
+      break;
     }
-    stores_.push_back(std::move(*runner));
   }
-  return {};
+  if (problem.empty()) return {};
+  stores_.clear();
+  return std::unexpected(std::move(problem));
 }
 
 std::optional<service::SourceRecord> SsdBacking::Locate(const service::ComponentKey& key) const {
