@@ -12,6 +12,7 @@ using wire::SlotState;
 
 constexpr std::uint32_t kFailuresToRetire = 2;
 constexpr std::uint64_t kMaxUnits = std::uint64_t{1} << 30U;
+constexpr std::uint32_t kMaxPart = std::numeric_limits<std::uint16_t>::max();
 
 }  // namespace
 
@@ -160,6 +161,9 @@ Status Pool::Seal(SlotIndex index, std::uint64_t generation, const SlotIdentity&
   SlotInfo& slot = slots_[index.value() - 1];
   if (slot.state != SlotState::kWriting) return Fail(Code::kRefused, "the slot is sealed already", index.value());
   wire::SlotRecord record = BareRecord(index.value() - 1);
+  if (identity.group > kMaxPart || identity.shard > kMaxPart) {
+    return Fail(Code::kInvalid, "a group or shard does not fit into a record", identity.group, identity.shard);
+  }
   if (identity.payload_bytes > record.slot_bytes) {
     return Fail(Code::kInvalid, "the payload is larger than the slot", identity.payload_bytes, record.slot_bytes);
   }
@@ -170,8 +174,8 @@ Status Pool::Seal(SlotIndex index, std::uint64_t generation, const SlotIdentity&
   record.hash = identity.hash;
   record.parent = identity.parent;
   record.namespace_row = identity.row.value();
-  record.group = identity.group;
-  record.shard = identity.shard;
+  record.group = static_cast<std::uint16_t>(identity.group);
+  record.shard = static_cast<std::uint16_t>(identity.shard);
   record.depth = identity.depth;
   record.last_use_ns = identity.last_use_ns;
   record.payload_bytes = identity.payload_bytes;
@@ -206,6 +210,21 @@ Status Pool::Free(SlotIndex index, std::uint64_t generation) {
   const auto record = wire::LoadSlotRecord(table_.bytes(), number);
   if (record && record->generation == generation) return wire::StoreSlotState(table_, number, *record, slot.state);
   return wire::StoreSlotRecord(table_, number, BareRecord(number));
+}
+
+Status Pool::Unseal(SlotIndex index, std::uint64_t generation) {
+  ORBITKV_TRY(CheckUse(index, generation));
+  SlotInfo& slot = slots_[index.value() - 1];
+  if (slot.state != SlotState::kSealed) return Fail(Code::kRefused, "the slot is not sealed", index.value());
+  slot.state = SlotState::kWriting;
+  --gauges_.slots_sealed;
+  ++gauges_.slots_writing;
+  return wire::StoreSlotRecord(table_, index.value() - 1, BareRecord(index.value() - 1));
+}
+
+void Pool::NoteUse(SlotIndex index, std::uint64_t generation, std::uint64_t now_ns) {
+  if (!CheckUse(index, generation) || slots_[index.value() - 1].state != SlotState::kSealed) return;
+  ORBITKV_CHECK(wire::StoreSlotUse(table_, index.value() - 1, now_ns));
 }
 
 Status Pool::CountFailure(SlotIndex index, std::uint64_t generation) {
@@ -248,6 +267,7 @@ wire::SlotRecord Pool::BareRecord(std::uint32_t slot) const {
   record.generation = info.generation;
   record.offset = OffsetOf(info);
   record.slot_bytes = classes_[slabs_[info.slab].size_class].slot_bytes;
+  record.slab_unit = info.slab;
   return record;
 }
 

@@ -71,6 +71,26 @@ struct Window {
   std::uint32_t units = 0;
 };
 
+// A slot that outlived the Manager that gave it out.
+struct RecoveredSlot {
+  SlotIndex index{};
+  std::uint64_t generation = 0;
+  std::uint64_t last_use_ns = 0;
+  bool sealed = false;
+  bool held = false;  // a process of the earlier life may still touch it
+};
+
+class Pool;
+
+struct Recovered {
+  std::unique_ptr<Pool> pool;
+  std::vector<RecoveredSlot> slots;  // those that are sealed or held, by index
+  std::uint64_t sealed_bytes = 0;    // of their slots
+  std::uint32_t unfinished = 0;      // freed: reserved by nobody who lives
+  std::uint32_t damaged = 0;         // freed: torn or damaged records
+  std::uint32_t misplaced = 0;       // freed: where no slot of that size can be, or another one is
+};
+
 struct PoolGauges {
   std::uint64_t pool_bytes = 0;      // hard limit
   std::uint64_t reserved_bytes = 0;  // usable now
@@ -94,6 +114,14 @@ class Pool {
   // table.bytes() is exactly config.table_bytes() long.
   static Result<std::unique_ptr<Pool>> Create(const PoolConfig& config, wire::TableMemory& table);
 
+  // From the table of an earlier life, of which nothing is trusted but records that are whole and fit together. What is
+  // neither sealed, held nor retired becomes free. reserved_bytes: backed by memory already, from the front.
+  // held: by slot index, slots that somebody may still be touching; they are kept whatever their record says, as long
+  // as it says where they are. Sealed slots belong to the caller from now on; so do held ones that are not sealed: they
+  // are in state writing.
+  static Result<Recovered> Recover(const PoolConfig& config, wire::TableMemory& table, std::uint64_t reserved_bytes,
+                                   const std::vector<bool>& held);
+
   // That many more bytes, from the front, are backed by memory. Units beyond are never handed out.
   Status AddReserved(std::uint64_t bytes);
 
@@ -103,6 +131,10 @@ class Pool {
   Status Seal(SlotIndex index, std::uint64_t generation, const SlotIdentity& identity);
   // writing or sealed -> free; a slot whose bytes were found wrong twice is retired instead.
   Status Free(SlotIndex index, std::uint64_t generation);
+  // sealed -> writing: what it holds is given up, but somebody may still be touching it.
+  Status Unseal(SlotIndex index, std::uint64_t generation);
+  // A sealed slot was used; for the order of blocks in a later life.
+  void NoteUse(SlotIndex index, std::uint64_t generation, std::uint64_t now_ns);
   // The slot's bytes did not match their checksum.
   Status CountFailure(SlotIndex index, std::uint64_t generation);
   // The record of a sealed slot, checked against its checksum and against the pool's own state.
@@ -170,6 +202,14 @@ class Pool {
   };
 
   Pool(const PoolConfig& config, wire::TableMemory& table);
+
+  struct Found;  // a record of an earlier life; recover.cc
+  std::vector<Found> ReadRecords(const std::vector<bool>& held, Recovered& recovered);
+  bool IsPlaced(const wire::SlotRecord& record) const;
+  std::vector<Found> Disentangle(std::vector<Found> found, std::vector<Found>& misplaced) const;
+  void Rebuild(std::span<const Found> found);
+  void RebuildSlab(std::span<const Found> used, std::uint32_t units);
+  void ClearRecord(std::uint32_t slot);
 
   Result<std::uint32_t> ClassFor(std::uint64_t slot_bytes);
   std::uint32_t FindClass(std::uint64_t slot_bytes) const;

@@ -5,7 +5,7 @@
 #include <bit>
 #include <cstring>
 
-#include <isa-l/crc.h>
+#include "orbitkv/wire/crc32c.h"
 
 namespace orbitkv::wire {
 namespace {
@@ -17,12 +17,14 @@ using Words = std::array<std::uint64_t, kRecordWords>;
 static_assert(sizeof(Words) == sizeof(SlotRecord));
 // State and checksum share the last word, so that one store makes a record valid.
 static_assert(offsetof(SlotRecord, state) == (kRecordWords - 1) * sizeof(std::uint64_t));
+static_assert(offsetof(SlotRecord, last_use_ns) % sizeof(std::uint64_t) == 0);
 static_assert(offsetof(SlotRecord, crc) == offsetof(SlotRecord, state) + sizeof(std::uint32_t));
 
-std::uint32_t Crc32c(const SlotRecord& record) {
-  // The library's parameter lacks a const; it only reads.
-  auto* bytes = const_cast<unsigned char*>(reinterpret_cast<const unsigned char*>(&record));
-  return ~crc32_iscsi(bytes, offsetof(SlotRecord, crc), 0xffffffffU);
+std::uint32_t CrcOf(const SlotRecord& record) {
+  const auto bytes = std::as_bytes(std::span(&record, 1));
+  constexpr std::size_t kAfterUse = offsetof(SlotRecord, last_use_ns) + sizeof(record.last_use_ns);
+  const std::uint32_t before = Crc32c(bytes.first(offsetof(SlotRecord, last_use_ns)));
+  return Crc32c(bytes.subspan(kAfterUse, offsetof(SlotRecord, crc) - kAfterUse), before);
 }
 
 bool InTable(std::span<const std::byte> table, std::uint32_t index) { return index < table.size() / kSlotRecordBytes; }
@@ -45,14 +47,14 @@ Result<SlotRecord> LoadSlotRecord(std::span<const std::byte> table, std::uint32_
   if (state >= static_cast<std::uint32_t>(SlotState::kUpdating)) {
     return Fail(Code::kCorrupt, "slot record has no valid state", index, state);
   }
-  if (record.crc != Crc32c(record)) return Fail(Code::kCorrupt, "slot record does not match its checksum", index);
+  if (record.crc != CrcOf(record)) return Fail(Code::kCorrupt, "slot record does not match its checksum", index);
   return record;
 }
 
 Status StoreSlotRecord(TableMemory& table, std::uint32_t index, const SlotRecord& record) {
   if (!InTable(table.bytes(), index)) return Fail(Code::kInvalid, "slot index is outside the table", index);
   SlotRecord sealed = record;
-  sealed.crc = Crc32c(sealed);
+  sealed.crc = CrcOf(sealed);
   const auto words = std::bit_cast<Words>(sealed);
   const std::size_t first = index * kRecordWords;
   table.Store(first + kRecordWords - 1, static_cast<std::uint64_t>(SlotState::kUpdating));
@@ -65,8 +67,14 @@ Status StoreSlotState(TableMemory& table, std::uint32_t index, const SlotRecord&
   if (!InTable(table.bytes(), index)) return Fail(Code::kInvalid, "slot index is outside the table", index);
   SlotRecord changed = record;
   changed.state = state;
-  changed.crc = Crc32c(changed);
+  changed.crc = CrcOf(changed);
   table.Store(index * kRecordWords + kRecordWords - 1, std::bit_cast<Words>(changed)[kRecordWords - 1]);
+  return {};
+}
+
+Status StoreSlotUse(TableMemory& table, std::uint32_t index, std::uint64_t last_use_ns) {
+  if (!InTable(table.bytes(), index)) return Fail(Code::kInvalid, "slot index is outside the table", index);
+  table.Store(index * kRecordWords + offsetof(SlotRecord, last_use_ns) / sizeof(std::uint64_t), last_use_ns);
   return {};
 }
 
