@@ -11,6 +11,7 @@ namespace {
 constexpr std::uint32_t kMaxBlocks = 1U << 30U;
 constexpr std::uint32_t kMaxComponents = 1U << 16U;
 constexpr std::uint32_t kMaxLanes = 64;
+constexpr unsigned kUseBits = 30;  // about a second in nanoseconds
 // How far a look-up looks ahead: first the bucket, then the entry that it names.
 constexpr std::size_t kBucketsAhead = 24;
 constexpr std::size_t kEntriesAhead = 12;
@@ -279,6 +280,7 @@ std::uint32_t BlockCache::ComponentCount(NamespaceRow row) const {
 void BlockCache::TouchEntry(std::uint32_t index, std::uint32_t groups) {
   Entry& entry = entries_[index];
   const std::uint32_t dense = namespaces_[entry.row.value()].dense_groups;
+  NoteUse(entry);
   if ((groups & dense) != 0) {
     entry.last_use_ns = now_ns_;
     if (entry.present > entry.sparse_present) policy_->OnTouch(index, now_ns_);
@@ -286,6 +288,15 @@ void BlockCache::TouchEntry(std::uint32_t index, std::uint32_t groups) {
   if ((groups & ~dense) != 0 && entry.sparse_present > 0) {
     entry.sparse_use_ns = now_ns_;
     sparse_policy_->OnTouch(index, now_ns_);
+  }
+}
+
+// For a later life, in whose order a second more or less does not matter: a store per slot and second at most.
+void BlockCache::NoteUse(const Entry& entry) {
+  const std::uint64_t last_ns = std::max(entry.last_use_ns, entry.sparse_use_ns);
+  if (now_ns_ >> kUseBits == last_ns >> kUseBits) return;
+  for (std::uint32_t slot = entry.first_slot; slot != kNone; slot = nodes_[slot].next) {
+    if (nodes_[slot].use == SlotUse::kPresent) pool_.NoteUse(pool::SlotIndex(slot), nodes_[slot].generation, now_ns_);
   }
 }
 

@@ -29,6 +29,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <expected>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -138,6 +139,30 @@ struct PlanSlot {
 // Whether a component is kept behind the pool, too.
 enum class SaveState : std::uint8_t { kNot, kUnderWay, kSaved };
 
+// A slot of an earlier life that a process may still be touching. Its block, pinned; none when it holds no block that
+// is served.
+struct HeldSlot {
+  pool::SlotIndex slot{};
+  std::uint64_t generation = 0;
+  BlockRef ref;
+};
+
+// What a slot holds.
+struct SlotContent {
+  BlockRef ref;
+  NamespaceRow row{};
+  state::BlockHash hash{};
+  std::uint32_t component = 0;
+  std::uint64_t generation = 0;
+};
+
+struct AdoptOutcome {
+  std::uint64_t adopted = 0;  // components
+  std::uint64_t adopted_bytes = 0;
+  std::uint64_t discarded = 0;  // sealed slots that are of no use here
+  std::vector<HeldSlot> held;
+};
+
 enum class DropReason : std::uint8_t {
   kChecksum,  // the bytes are wrong; counted against the slot, which is retired at the second time
   kWithdrawn,
@@ -148,6 +173,7 @@ struct CacheCounters {
   std::uint64_t misses = 0;   // look-ups that ended at a block that is not served
   std::uint64_t inserts = 0;  // blocks that became complete
   std::uint64_t commits = 0;  // components stored
+  std::uint64_t adopted = 0;  // components of an earlier life
   std::uint64_t already_there = 0;
   std::uint64_t lost_commits = 0;
   std::uint64_t aborted = 0;          // reservations given back
@@ -223,6 +249,15 @@ class BlockCache {
   // The writer of a missing component is gone: the block is among the first victims from now on.
   void WriterLost(NamespaceRow row, const state::BlockHash& hash);
 
+  // ---- an earlier life ----
+  // Before anything else is stored, and after AddNamespace for the rows that are known: takes what the pool recovered,
+  // in the order of last use, as if it had been committed then. Each sealed slot becomes a component, or is freed.
+  AdoptOutcome Adopt(std::vector<pool::RecoveredSlot> slots, std::uint64_t now_ns);
+  // The component that is served from a slot.
+  std::optional<SlotContent> InSlot(pool::SlotIndex slot) const;
+  // Nobody of the earlier life touches it any more.
+  void LetGo(const HeldSlot& held);
+
   // ---- restore ----
   // kStale: no such block; kNotFound: the component is absent or suspect; kCorrupt: its record is damaged or names
   // something else, and the component has been dropped.
@@ -260,7 +295,7 @@ class BlockCache {
   static constexpr std::uint32_t kNone = 0xffffffffU;
   static constexpr std::uint32_t kMaxGroups = 32;  // bits of a word
 
-  enum class SlotUse : std::uint8_t { kNone, kReserved, kPresent, kSuspect, kDraining };
+  enum class SlotUse : std::uint8_t { kNone, kReserved, kPresent, kSuspect, kDraining, kHeld };
   enum class Lateness : std::uint8_t { kNotWaiting, kWaiting, kLate };
 
   // One per slot of the pool, so that a block's slots are a list without storage of its own and a slot names its block.
@@ -363,6 +398,7 @@ class BlockCache {
   Entry* Deref(BlockRef ref) { return const_cast<Entry*>(std::as_const(*this).Deref(ref)); }
   BlockRef RefOf(std::uint32_t entry) const { return BlockRef{entry, entries_[entry].generation}; }
   void TouchEntry(std::uint32_t entry, std::uint32_t groups);
+  void NoteUse(const Entry& entry);
   template <typename Visit>
   void Walk(NamespaceRow row, std::span<const state::BlockHash> hashes, Visit&& visit) const;
   bool HasGroups(const BlockUse& use) const;
@@ -408,6 +444,14 @@ class BlockCache {
   std::uint32_t ColdestLane(std::uint64_t slot_bytes, bool with_that_size) const;
   std::uint32_t ColdestLaneOf(Part part) const;
   bool Revoke(std::uint32_t& budget);
+
+  // publish.cc
+  std::expected<std::uint32_t, CommitOutcome> EntryFor(const CommitRequest& request, const Namespace& space);
+  void Enter(std::uint32_t entry, std::uint32_t slot, const CommitRequest& request, const GroupSpec& group);
+
+  // adopt.cc
+  BlockRef AdoptOne(const pool::RecoveredSlot& slot);
+  std::optional<CommitRequest> RequestOf(const wire::SlotRecord& record) const;
 
   // restore.cc
   Result<PlanSlot> PlanAny(BlockRef ref, std::uint32_t component, bool suspect);

@@ -59,30 +59,15 @@ CommitOutcome BlockCache::Commit(const CommitRequest& request, std::uint64_t now
     ++counters_.lost_commits;
     return CommitOutcome::kLost;
   }
-  const auto give_back = [&](CommitOutcome outcome) {
+  const auto index = EntryFor(request, *space);
+  if (!index) {
     FreeSlot(slot);
     --gauges_.reserved_slots;
     --row_users_[request.row.value()];
-    ++(outcome == CommitOutcome::kAlreadyThere ? counters_.already_there : counters_.lost_commits);
-    return outcome;
-  };
-  const ComponentSpec& component = space->components[request.component];
-  const GroupSpec& group = space->groups[component.group].spec;
-  if ((std::uint64_t{request.depth} + 1) % group.ratio != 0) return give_back(CommitOutcome::kLost);
-  if (request.parent.has_value() != (request.depth >= group.ratio)) return give_back(CommitOutcome::kLost);
-  std::uint32_t index = Lookup(request.row, request.hash);
-  if (index != kNone) {
-    if (entries_[index].depth != request.depth) return give_back(CommitOutcome::kLost);
-    const std::uint32_t other = FindComponent(entries_[index], request.component);
-    if (other != kNone) {
-      // A suspect one may be dropped yet, so nothing can be promised about it.
-      const bool readable = nodes_[other].use == SlotUse::kPresent;
-      return give_back(readable ? CommitOutcome::kAlreadyThere : CommitOutcome::kLost);
-    }
-  } else {
-    index = NewEntry(request.row, request.hash, request.depth);
-    if (index == kNone) return give_back(CommitOutcome::kLost);
+    ++(index.error() == CommitOutcome::kAlreadyThere ? counters_.already_there : counters_.lost_commits);
+    return index.error();
   }
+  const ComponentSpec& component = space->components[request.component];
   ORBITKV_CHECK(pool_.Seal(request.slot, request.generation,
                            pool::SlotIdentity{.row = request.row,
                                               .hash = request.hash,
@@ -93,11 +78,39 @@ CommitOutcome BlockCache::Commit(const CommitRequest& request, std::uint64_t now
                                               .payload_bytes = component.slot_bytes,
                                               .last_use_ns = now_ns_,
                                               .checksum = request.checksum}));
+  Enter(*index, slot, request, space->groups[component.group].spec);
+  return CommitOutcome::kStored;
+}
+
+// The entry that the component may become a part of, a new one if need be; else why not.
+std::expected<std::uint32_t, CommitOutcome> BlockCache::EntryFor(const CommitRequest& request, const Namespace& space) {
+  const GroupSpec& group = space.groups[space.components[request.component].group].spec;
+  const bool at_its_depth = (std::uint64_t{request.depth} + 1) % group.ratio == 0;
+  if (!at_its_depth || request.parent.has_value() != (request.depth >= group.ratio)) {
+    return std::unexpected(CommitOutcome::kLost);
+  }
+  std::uint32_t index = Lookup(request.row, request.hash);
+  if (index == kNone) {
+    index = NewEntry(request.row, request.hash, request.depth);
+    if (index == kNone) return std::unexpected(CommitOutcome::kLost);
+    return index;
+  }
+  if (entries_[index].depth != request.depth) return std::unexpected(CommitOutcome::kLost);
+  const std::uint32_t other = FindComponent(entries_[index], request.component);
+  if (other != kNone) {
+    // A suspect one may be dropped yet, so nothing can be promised about it.
+    const bool readable = nodes_[other].use == SlotUse::kPresent;
+    return std::unexpected(readable ? CommitOutcome::kAlreadyThere : CommitOutcome::kLost);
+  }
+  return index;
+}
+
+// A reserved slot, sealed by now, takes its place in the entry and the tree.
+void BlockCache::Enter(std::uint32_t index, std::uint32_t slot, const CommitRequest& request, const GroupSpec& group) {
   Attach(index, slot, request);
   const bool links = group.dense && request.parent.has_value();
   if (links) SetParent(index, *request.parent, request.depth - group.ratio);
   UpdateCandidate(index);
-  return CommitOutcome::kStored;
 }
 
 Status BlockCache::AbortReserved(pool::SlotIndex slot, std::uint64_t generation) {
