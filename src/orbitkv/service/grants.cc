@@ -152,7 +152,11 @@ Result<PlanProgress> Grants::Plan(Session& session, GrantId grant, Rank rank, st
   }
   Planning started{.grant = grant, .rank = rank};
   const Result<PlanProgress> progress = StepPlan(session, started, out);
-  if (progress && progress->more) planning_.emplace(session.id, started);
+  if (progress && progress->more) {
+    planning_.emplace(session.id, std::move(started));
+  } else {
+    UnlistAll(session, started.listed);
+  }
   return progress;
 }
 
@@ -160,7 +164,10 @@ Result<PlanProgress> Grants::ContinuePlan(Session& session, std::vector<wire::Pl
   const auto running = planning_.find(session.id);
   if (running == planning_.end()) return Fail(Code::kInvalid, "no plan of this session is being made");
   const Result<PlanProgress> progress = StepPlan(session, running->second, out);
-  if (!progress || !progress->more) planning_.erase(running);
+  if (!progress || !progress->more) {
+    UnlistAll(session, running->second.listed);
+    planning_.erase(running);
+  }
   return progress;
 }
 
@@ -198,6 +205,10 @@ Result<PlanProgress> Grants::StepPlan(Session& session, Planning& planning, std:
       if (pin->state == RankState::kWaiting) EndPin(found, *pin);
       return PlanProgress{.status = PlanStatus::kCorrupt};
     }
+    if (session.lists != nullptr) {
+      planning.listed.push_back(slot->slot);
+      session.List(slot->slot);
+    }
     out.push_back({.offset = slot->offset,
                    .generation = slot->generation,
                    .slot_checksum = slot->checksum,
@@ -214,7 +225,29 @@ Result<PlanProgress> Grants::StepPlan(Session& session, Planning& planning, std:
     ++session.armed_ranks;
     ++armed_ranks_;
   }
+  KeepListed(session, *pin, std::exchange(planning.listed, {}));
   return PlanProgress{};
+}
+
+void Grants::UnlistAll(const Session& session, std::span<const pool::SlotIndex> slots) {
+  for (const pool::SlotIndex slot : slots) session.Unlist(slot);
+}
+
+// A rank that asks again may still be copying by its first plan: what both name is listed once, the rest of both stays.
+void Grants::KeepListed(const Session& session, RankPin& pin, std::vector<pool::SlotIndex> listed) {
+  if (pin.listed.empty()) {
+    pin.listed = std::move(listed);
+    return;
+  }
+  std::ranges::sort(pin.listed);
+  const std::size_t known = pin.listed.size();
+  for (const pool::SlotIndex slot : listed) {
+    if (std::binary_search(pin.listed.begin(), pin.listed.begin() + static_cast<std::ptrdiff_t>(known), slot)) {
+      session.Unlist(slot);
+    } else {
+      pin.listed.push_back(slot);
+    }
+  }
 }
 
 void Grants::CancelRunning(Session& session) {
@@ -223,7 +256,10 @@ void Grants::CancelRunning(Session& session) {
     Bury(session.instance->id, beginning->second.id);
     beginning_.erase(beginning);
   }
-  planning_.erase(session.id);
+  if (const auto planning = planning_.find(session.id); planning != planning_.end()) {
+    UnlistAll(session, planning->second.listed);
+    planning_.erase(planning);
+  }
 }
 
 Status Grants::EndRank(Session& session, GrantId grant, Rank rank, wire::EndResult result,
@@ -309,6 +345,8 @@ void Grants::EndPin(GrantMap::iterator found, RankPin& pin) {
   Grant& grant = found->second;
   ORBITKV_CHECK(pin.state != RankState::kEnded);
   if (pin.state == RankState::kArmed) {
+    UnlistAll(*pin.armed_by, pin.listed);
+    pin.listed = {};
     --pin.armed_by->armed_ranks;
     --armed_ranks_;
   }

@@ -76,6 +76,7 @@ class Grants {
     Rank rank;
     RankState state = RankState::kWaiting;
     Session* armed_by = nullptr;
+    std::vector<pool::SlotIndex> listed{};  // by armed_by, each once
   };
   struct Grant {
     Instance* instance = nullptr;
@@ -99,6 +100,7 @@ class Grants {
     GrantId grant;
     Rank rank;
     std::uint32_t filled = 0;
+    std::vector<pool::SlotIndex> listed{};
   };
   // The newest ended ids of one instance.
   struct EndedIds {
@@ -115,6 +117,8 @@ class Grants {
   Result<BeginProgress> StepBegin(Session& session, Beginning& beginning, std::uint64_t now_ns);
   Status PinSome(Instance& instance, Beginning& beginning, std::uint64_t now_ns);
   Result<PlanProgress> StepPlan(Session& session, Planning& planning, std::vector<wire::PlanEntry>& out);
+  static void UnlistAll(const Session& session, std::span<const pool::SlotIndex> slots);
+  static void KeepListed(const Session& session, RankPin& pin, std::vector<pool::SlotIndex> listed);
   void ReportMismatches(const Session& session, const Grant& grant, std::span<const wire::EndEntry> mismatches);
   // Ends one rank; the grant goes with the last one, and then found is no longer valid.
   void EndPin(GrantMap::iterator found, RankPin& pin);

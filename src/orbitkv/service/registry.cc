@@ -163,6 +163,7 @@ bool Registry::Recycle() {
   }
   const auto gone = std::ranges::find_if(unused, [this](const auto& one) { return forget_(one.first); });
   if (gone == unused.end()) return false;
+  if (table_ != nullptr) ORBITKV_CHECK(wire::ClearNamespace(*table_, gone->first));
   free_rows_.push_back(gone->first);
   spaces_.erase(gone->second);
   return true;
@@ -187,8 +188,40 @@ void Registry::FormNamespace(Instance& instance, const Namespace*& formed) {
     Namespace made{NextRow(), digest, instance.shard_count, instance.groups, std::move(*contract)};
     space = spaces_.emplace(digest, std::move(made)).first;
     formed = &space->second;
+    if (table_ != nullptr) {
+      const wire::NamespaceRecord record{digest, instance.shard_count, instance.groups};
+      ORBITKV_CHECK(wire::StoreNamespace(*table_, formed->row, record));
+    }
   }
   instance.space = &space->second;
+}
+
+Result<const Namespace*> Registry::Adopt(NamespaceRow row, const wire::NamespaceRecord& record) {
+  if (row.is_none() || row.value() > limits_.max_namespaces || record.shard_count > limits_.max_shards) {
+    return Fail(Code::kInvalid, "a namespace beyond the limits", row.value(), record.shard_count);
+  }
+  const auto free = std::ranges::find(free_rows_, row);
+  if (spaces_.contains(record.digest) || (row.value() < next_row_ && free == free_rows_.end())) {
+    return Fail(Code::kRefused, "a namespace has two rows, or a row two namespaces", row.value());
+  }
+  ORBITKV_ASSIGN_OR_RETURN(state::RecoveryContract contract, ContractOf(record.groups, record.shard_count));
+  if (free != free_rows_.end()) free_rows_.erase(free);
+  for (; next_row_ < row.value(); ++next_row_) free_rows_.emplace_back(next_row_);
+  next_row_ = std::max(next_row_, row.value() + 1);
+  Namespace adopted{row, record.digest, record.shard_count, record.groups, std::move(contract)};
+  return &spaces_.emplace(record.digest, std::move(adopted)).first->second;
+}
+
+const Namespace* Registry::OfRow(NamespaceRow row) const {
+  const auto found = std::ranges::find_if(spaces_, [row](const auto& one) { return one.second.row == row; });
+  return found == spaces_.end() ? nullptr : &found->second;
+}
+
+void Registry::Disown(const Namespace& space) {
+  if (table_ != nullptr) ORBITKV_CHECK(wire::ClearNamespace(*table_, space.row));
+  free_rows_.push_back(space.row);
+  const state::Digest digest = space.digest;
+  spaces_.erase(digest);
 }
 
 std::uint64_t Registry::leased_bytes() const {

@@ -21,12 +21,14 @@
 
 #include "orbitkv/base/result.h"
 #include "orbitkv/base/units.h"
+#include "orbitkv/pool/session_lists.h"
 #include "orbitkv/service/block_account.h"
 #include "orbitkv/service/limits.h"
 #include "orbitkv/service/source.h"
 #include "orbitkv/service/types.h"
 #include "orbitkv/state/contract.h"
 #include "orbitkv/state/identity.h"
+#include "orbitkv/wire/namespace_table.h"
 
 namespace orbitkv::service {
 
@@ -97,6 +99,16 @@ struct Session {
   std::uint64_t armed_ranks = 0;
   std::uint64_t false_alarms = 0;
 
+  // Of slots that it may be touching; null: nobody keeps that for a later Manager.
+  pool::SessionLists* lists = nullptr;
+  std::uint32_t list_row = 0;
+
+  void List(pool::SlotIndex slot) const {
+    if (lists != nullptr) lists->Add(list_row, slot);
+  }
+  void Unlist(pool::SlotIndex slot) const {
+    if (lists != nullptr) lists->Remove(list_row, slot);
+  }
   bool IsWorker() const { return registration && registration->role != Role::kScheduler; }
 };
 
@@ -105,6 +117,15 @@ class Registry {
   // forget: makes a row free, or says that something still belongs to it.
   using Forget = std::function<bool(NamespaceRow)>;
   Registry(const Limits& limits, Forget forget) : limits_(limits), forget_(std::move(forget)) {}
+
+  // Where namespaces are kept for a later Manager; null for nowhere.
+  void SetTable(wire::TableMemory* table) { table_ = table; }
+  // A namespace of an earlier life, under its row. kInvalid when it makes no sense here, kRefused when it is known
+  // under another row or the row is taken.
+  Result<const Namespace*> Adopt(NamespaceRow row, const wire::NamespaceRecord& record);
+  const Namespace* OfRow(NamespaceRow row) const;
+  // What Adopt took is of no use after all.
+  void Disown(const Namespace& space);
 
   Status Open(SessionId session, Purpose purpose, std::uint64_t token);
   // An open session, attached or not; null when there is none.
@@ -143,6 +164,7 @@ class Registry {
   std::uint32_t next_row_ = 1;
   std::vector<NamespaceRow> free_rows_;
   std::uint32_t detached_ = 0;
+  wire::TableMemory* table_ = nullptr;
 };
 
 }  // namespace orbitkv::service

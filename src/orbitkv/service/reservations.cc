@@ -122,6 +122,7 @@ wire::ReserveEntry Reservations::ReserveBlock(Reserve& reserve, Block& block, st
       block.slot = outcome.slot.index;
       block.generation = outcome.slot.generation;
       block.slot_bytes = outcome.slot.slot_bytes;
+      session.List(block.slot);
       ++reserve.reservation.open_slots;
       ++reserved_slots_;
       reserved_bytes_ += block.slot_bytes;
@@ -255,6 +256,7 @@ void Reservations::CloseSlot(Reservation& reservation, Block& block) {
   --reserved_slots_;
   reserved_bytes_ -= block.slot_bytes;
   reservation.session->reserved_bytes -= block.slot_bytes;
+  reservation.session->Unlist(block.slot);
   block.slot = pool::SlotIndex();
 }
 

@@ -7,6 +7,7 @@
 
 #include "orbitkv/base/check.h"
 #include "orbitkv/cache/block_cache.h"
+#include "orbitkv/service/earlier_sessions.h"
 #include "orbitkv/service/grants.h"
 #include "orbitkv/service/leases.h"
 #include "orbitkv/service/loads.h"
@@ -14,6 +15,7 @@
 #include "orbitkv/service/registry.h"
 #include "orbitkv/service/reservations.h"
 #include "orbitkv/service/saves.h"
+#include "orbitkv/service/scrub.h"
 #include "orbitkv/service/verifications.h"
 
 namespace orbitkv::service {
@@ -32,7 +34,9 @@ struct Service::Parts {
         saves(limits, cache, counters),
         verifications(limits, cache, counters),
         grants(limits, {cache, leases, saves, verifications, counters}),
-        reservations(limits, cache, saves, counters) {}
+        reservations(limits, cache, saves, counters),
+        earlier(cache),
+        scrub(cache, registry, verifications) {}
 
   const Limits limits;
   cache::BlockCache& cache;
@@ -46,6 +50,9 @@ struct Service::Parts {
   Verifications verifications;
   Grants grants;
   Reservations reservations;
+  EarlierSessions earlier;
+  service::Scrub scrub;
+  pool::SessionLists* lists = nullptr;
   std::uint64_t now_ns = 0;
 
   // Later parts subtract times: a clock that seems to run backwards stands still here.
@@ -116,8 +123,14 @@ Service::~Service() { parts_->cache.SetLeaseRevoker(nullptr); }
 
 // ---- sessions -------------------------------------------------------------------------------------------------------
 
-Status Service::OpenSession(SessionId session, Purpose purpose, std::uint64_t token) {
+Status Service::OpenSession(SessionId session, Purpose purpose, std::uint64_t token,
+                            std::optional<std::uint32_t> list_row) {
   ORBITKV_TRY(parts_->registry.Open(session, purpose, token));
+  if (list_row && parts_->lists != nullptr) {
+    Session* const opened = parts_->registry.Find(session);
+    opened->lists = parts_->lists;
+    opened->list_row = *list_row;
+  }
   ++parts_->counters.sessions_opened;
   return {};
 }
@@ -140,6 +153,7 @@ void Service::EndSession(SessionId session, std::uint64_t now_ns) {
   Session* found = parts_->registry.Find(session);
   if (found == nullptr) return;
   parts_->EndAll(*found);
+  if (found->lists != nullptr) found->lists->Close(found->list_row);
   parts_->Forget(parts_->registry.Close(session));
 }
 
@@ -365,9 +379,51 @@ void Service::SaveDone(std::uint64_t id, SaveResult result, std::uint64_t now_ns
 
 std::vector<SessionId> Service::TakeCompleted() { return parts_->operations.TakeCompleted(); }
 
+// ---- earlier lives --------------------------------------------------------------------------------------------------
+
+void Service::SetTables(wire::TableMemory* namespaces, pool::SessionLists* lists) {
+  parts_->registry.SetTable(namespaces);
+  parts_->earlier.SetLists(lists);
+  parts_->lists = lists;
+}
+
+Status Service::AdoptNamespace(NamespaceRow row, const wire::NamespaceRecord& record) {
+  ORBITKV_ASSIGN_OR_RETURN(const Namespace* const space, parts_->registry.Adopt(row, record));
+  std::vector<cache::ComponentSpec> components;
+  std::vector<cache::GroupSpec> groups;
+  Parts::Describe(space->contract, components, groups);
+  const Status added = parts_->cache.AddNamespace(row, components, groups);
+  if (!added) parts_->registry.Disown(*space);
+  return added;
+}
+
+void Service::AdoptSessions(std::vector<pool::SessionLists::Earlier> sessions, std::span<const cache::HeldSlot> held,
+                            std::uint64_t now_ns) {
+  parts_->earlier.Adopt(std::move(sessions), held, parts_->At(now_ns));
+}
+
+bool Service::EndEarlierSession(std::uint32_t row) { return parts_->earlier.End(row); }
+
+std::optional<std::uint32_t> Service::DrainEarlierSession(const Incarnation& incarnation, std::uint64_t token) {
+  return parts_->earlier.Drain(incarnation, token);
+}
+
+std::vector<std::uint32_t> Service::TakeEndedEarlierSessions() { return parts_->earlier.TakeEnded(); }
+
+std::vector<EarlierSessionStatus> Service::earlier_sessions() const { return parts_->earlier.statuses(); }
+
 // ---- verification of slots ------------------------------------------------------------------------------------------
 
 std::vector<VerifyRequest> Service::TakeVerifyRequests() { return parts_->verifications.Take(); }
+
+void Service::BeginScrub(std::uint64_t below_generation) { parts_->scrub.Begin(below_generation); }
+
+bool Service::scrubbing() const { return parts_->scrub.running(); }
+
+std::uint64_t Service::Scrub(std::uint64_t now_ns) {
+  parts_->At(now_ns);
+  return parts_->scrub.Step();
+}
 
 void Service::VerifyDone(std::uint64_t request_id, bool equal, std::uint64_t now_ns) {
   parts_->At(now_ns);
@@ -382,12 +438,13 @@ void Service::Tick(std::uint64_t now_ns) {
   parts_->leases.Tick(parts_->At(now_ns));
   parts_->operations.Tick(parts_->now_ns);
   parts_->cache.Tick(parts_->now_ns);
+  parts_->earlier.Tick(parts_->now_ns);
 }
 
 std::optional<std::uint64_t> Service::NextDeadline() const {
   std::optional<std::uint64_t> first;
-  for (const std::optional<std::uint64_t> one :
-       {parts_->leases.NextDeadline(), parts_->operations.NextDeadline(), parts_->cache.next_deadline_ns()}) {
+  for (const std::optional<std::uint64_t> one : {parts_->leases.NextDeadline(), parts_->operations.NextDeadline(),
+                                                 parts_->cache.next_deadline_ns(), parts_->earlier.NextDeadline()}) {
     if (one && (!first || *one < *first)) first = one;
   }
   return first;
@@ -411,6 +468,7 @@ Gauges Service::gauges() const {
   parts_->saves.Export(gauges);
   parts_->grants.Export(gauges);
   parts_->reservations.Export(gauges);
+  parts_->earlier.Export(gauges);
   return gauges;
 }
 

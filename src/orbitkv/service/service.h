@@ -26,14 +26,17 @@
 
 #include "orbitkv/base/result.h"
 #include "orbitkv/base/units.h"
+#include "orbitkv/pool/session_lists.h"
 #include "orbitkv/service/limits.h"
 #include "orbitkv/service/source.h"
 #include "orbitkv/service/types.h"
 #include "orbitkv/wire/commands.h"
+#include "orbitkv/wire/namespace_table.h"
 
 namespace orbitkv::cache {
 class BlockCache;
-}
+struct HeldSlot;
+}  // namespace orbitkv::cache
 
 namespace orbitkv::service {
 
@@ -49,7 +52,9 @@ class Service {
   // ---- sessions -----------------------------------------------------------------------------------------------------
   // Ids are never reused. kBusy at max_sessions, where detached ones count only beyond as many again; kInvalid for an
   // id or token that is open already.
-  Status OpenSession(SessionId session, Purpose purpose, std::uint64_t token);
+  // list_row: the row in which its slots are listed for a later Manager, opened by the caller; the Service closes it.
+  Status OpenSession(SessionId session, Purpose purpose, std::uint64_t token,
+                     std::optional<std::uint32_t> list_row = std::nullopt);
   // The connection is gone, but the process may live and copy: leases end, grants and reserved slots stay. The session
   // takes no further calls. Idempotent.
   void DetachSession(SessionId session, std::uint64_t now_ns);
@@ -140,8 +145,29 @@ class Service {
   // Sessions that have tickets to poll for, each once.
   std::vector<SessionId> TakeCompleted();
 
+  // ---- earlier lives ------------------------------------------------------------------------------------------------
+  // Where this life is kept for a later Manager: before any session. Both outlive the Service; null for nowhere.
+  void SetTables(wire::TableMemory* namespaces, pool::SessionLists* lists);
+  // A namespace of an earlier life; nothing is kept of it when it is refused. Before the cache adopts blocks.
+  Status AdoptNamespace(NamespaceRow row, const wire::NamespaceRecord& record);
+  // Sessions of earlier lives whose processes may still be touching slots, and what the cache holds for that.
+  void AdoptSessions(std::vector<pool::SessionLists::Earlier> sessions, std::span<const cache::HeldSlot> held,
+                     std::uint64_t now_ns);
+  // The process of that row is gone. False when the row belongs to no earlier session (any more).
+  bool EndEarlierSession(std::uint32_t row);
+  // It says that nothing of it moves any more; the row, which is free now.
+  std::optional<std::uint32_t> DrainEarlierSession(const Incarnation& incarnation, std::uint64_t token);
+  // Rows that have become free, each once.
+  std::vector<std::uint32_t> TakeEndedEarlierSessions();
+  std::vector<EarlierSessionStatus> earlier_sessions() const;  // by row
+
   // ---- verification of slots ----------------------------------------------------------------------------------------
   std::vector<VerifyRequest> TakeVerifyRequests();
+  // Checks what was taken over from an earlier life (generations below that one), once, a step per call: the bytes that
+  // the step asks to be hashed.
+  void BeginScrub(std::uint64_t below_generation);
+  bool scrubbing() const;
+  std::uint64_t Scrub(std::uint64_t now_ns);
   // A verdict on a request that is no longer open is ignored.
   void VerifyDone(std::uint64_t request_id, bool equal, std::uint64_t now_ns);
 

@@ -88,7 +88,7 @@ struct PlanProgress {
   PlanStatus status = PlanStatus::kArmed;
 };
 
-// A slot whose bytes an engine found wrong. The bytes stay where they are until VerifyDone or until the Service ends.
+// A slot whose bytes are to be checked. The bytes stay where they are until VerifyDone or until the Service ends.
 struct VerifyRequest {
   std::uint64_t id = 0;  // names the request to VerifyDone
   state::Digest namespace_digest{};
@@ -102,6 +102,10 @@ struct VerifyRequest {
   std::uint64_t slot_checksum = 0;
   std::uint32_t slot_bytes = 0;
 };
+
+// Requests that no engine asked for: what they find right is no news.
+inline constexpr std::uint64_t kScrubBit = std::uint64_t{1} << 63U;
+inline bool IsScrub(std::uint64_t verify_request) { return (verify_request & kScrubBit) != 0; }
 
 struct Counters {
   std::uint64_t sessions_opened = 0;
@@ -155,6 +159,8 @@ struct Counters {
   std::uint64_t restored_bytes = 0;
   std::uint64_t verified_equal = 0;      // the engine's report was wrong
   std::uint64_t verified_different = 0;  // the block was dropped
+  std::uint64_t scrubbed_right = 0;      // of what was taken over from an earlier life
+  std::uint64_t scrubbed_wrong = 0;      // dropped
   std::uint64_t blocks_reserved = 0;
   std::uint64_t blocks_already_here = 0;  // at reserve
   std::uint64_t blocks_not_now = 0;
@@ -195,6 +201,8 @@ struct Gauges {
   std::uint64_t reserved_bytes = 0;
   std::uint64_t admissions = 0;
   std::uint64_t verifications = 0;
+  std::uint64_t earlier_sessions = 0;  // of earlier lives, that may still be touching slots
+  std::uint64_t held_slots = 0;        // for those
 };
 
 // Of one engine: its logical look-ups, each counted once when a restore takes from it or it ends.
@@ -205,6 +213,15 @@ struct InstanceStatus {
   std::uint64_t lookup_blocks = 0;
   std::uint64_t hit_blocks = 0;   // taken by restores
   double unbounded_hit_rate = 0;  // of a cache that never forgets, estimated
+};
+
+// Of one session of an earlier Manager whose process may still be touching slots.
+struct EarlierSessionStatus {
+  std::uint32_t row = 0;
+  std::int32_t pid = 0;  // 0 when it is not known
+  bool watched = false;
+  std::uint64_t slots = 0;
+  std::uint64_t bytes = 0;
 };
 
 // Of one open session, for status and logs.

@@ -33,20 +33,40 @@ void Verifications::Report(const Namespace& space, const Doubt& doubt) {
     LetGo(ref);
     return;
   }
+  Send(space, hash, {by, ref, component}, 0, *slot, group, shard);
+}
+
+std::uint64_t Verifications::Check(const Namespace& space, const state::BlockHash& hash, cache::BlockRef ref,
+                                   std::uint32_t group, std::uint32_t shard) {
+  const std::uint32_t component = space.ComponentOf(group, shard);
+  // Reports come first: half of the places are theirs alone.
+  if (by_component_.contains({ref, component}) || open_.size() >= limits_.verifications / 2) return 0;
+  if (!Hold({ref, 1U << group})) return 0;
+  const Result<cache::PlanSlot> slot = cache_.Plan(ref, component);
+  if (!slot) {
+    LetGo(ref);
+    return 0;
+  }
+  Send(space, hash, {SessionId(), ref, component}, kScrubBit, *slot, group, shard);
+  return slot->payload_bytes;
+}
+
+void Verifications::Send(const Namespace& space, const state::BlockHash& hash, const Open& open, std::uint64_t id_bits,
+                         const cache::PlanSlot& slot, std::uint32_t group, std::uint32_t shard) {
   VerifyRequest request;
-  request.id = next_id_++;
+  request.id = next_id_++ | id_bits;
   request.namespace_digest = space.digest;
   request.hash = hash;
   request.group = group;
   request.shard = shard;
   request.page_count = space.groups[group].page_count;
   request.page_bytes = space.groups[group].page_bytes;
-  request.offset = slot->offset;
-  request.generation = slot->generation;
-  request.slot_checksum = slot->checksum;
-  request.slot_bytes = slot->payload_bytes;
-  open_.emplace(request.id, Open{by, ref, component});
-  by_component_.emplace(std::pair(ref, component), request.id);
+  request.offset = slot.offset;
+  request.generation = slot.generation;
+  request.slot_checksum = slot.checksum;
+  request.slot_bytes = slot.payload_bytes;
+  open_.emplace(request.id, open);
+  by_component_.emplace(std::pair(open.ref, open.component), request.id);
   untaken_.push_back(request);
 }
 
@@ -56,15 +76,19 @@ std::optional<SessionId> Verifications::Done(std::uint64_t request_id, bool equa
   const Open done = found->second;
   open_.erase(found);
   by_component_.erase({done.ref, done.component});
+  const bool scrub = IsScrub(request_id);
+  if (scrub) {
+    ++(equal ? counters_.scrubbed_right : counters_.scrubbed_wrong);
+  } else {
+    ++(equal ? counters_.verified_equal : counters_.verified_different);
+  }
   if (equal) {
-    ++counters_.verified_equal;
     static_cast<void>(cache_.ClearSuspect(done.ref, done.component));  // may have been dropped meanwhile
   } else {
-    ++counters_.verified_different;
     static_cast<void>(cache_.Drop(done.ref, done.component, cache::DropReason::kChecksum));
   }
   LetGo(done.ref);
-  return equal ? std::optional(done.by) : std::nullopt;
+  return equal && !scrub ? std::optional(done.by) : std::nullopt;
 }
 
 // A group with a suspect component cannot be pinned again, so all requests of one block share one pin.

@@ -1,5 +1,6 @@
-// Slots that an engine found wrong and that are being checked again: not served meanwhile, and their bytes kept.
-// Owns: one granted pin for each block that it has open, and the suspect mark of each component.
+// Slots that are being checked again, and their bytes kept meanwhile: those that an engine found wrong, which are not
+// served until then, and those that a scrub looks at, which are.
+// Owns: one granted pin for each block that it has open, and the suspect mark of each component that was reported.
 // Threads: one. Blocks: no. Units: counts.
 // Errors: none. A report that cannot be checked (the bound is reached, the record is damaged, the block is on its way
 //         out) costs the block: doubt is a miss. A report of a slot that has been dropped or filled anew since it was
@@ -35,6 +36,9 @@ class Verifications {
     std::uint64_t generation = 0;  // of the slot that was read; wire::kNoGeneration: whatever is there
   };
   void Report(const Namespace& space, const Doubt& doubt);
+  // A scrub comes by: the bytes that will be hashed, 0 when that cannot be done now.
+  std::uint64_t Check(const Namespace& space, const state::BlockHash& hash, cache::BlockRef ref, std::uint32_t group,
+                      std::uint32_t shard);
   std::vector<VerifyRequest> Take() { return std::exchange(untaken_, {}); }
   // The session whose report was wrong, when it was.
   std::optional<SessionId> Done(std::uint64_t request_id, bool equal);
@@ -48,6 +52,8 @@ class Verifications {
   };
 
   bool IsStale(cache::BlockRef ref, std::uint32_t component, std::uint64_t generation);
+  void Send(const Namespace& space, const state::BlockHash& hash, const Open& open, std::uint64_t id_bits,
+            const cache::PlanSlot& slot, std::uint32_t group, std::uint32_t shard);
   bool Hold(const cache::BlockUse& use);
   void LetGo(cache::BlockRef ref);
 
