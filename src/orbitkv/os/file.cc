@@ -132,4 +132,9 @@ Result<std::optional<FileLock>> FileLock::TryAcquire(const std::string& path) {
   return std::optional<FileLock>(FileLock(std::move(fd)));
 }
 
+Status FileLock::Write(std::string_view text) const {
+  if (::ftruncate(fd_.get(), 0) != 0 || ::lseek(fd_.get(), 0, SEEK_SET) != 0) return FailFile("cannot write a file");
+  return WriteAll(fd_.get(), text);
+}
+
 }  // namespace orbitkv::os

@@ -49,6 +49,8 @@ class FileLock {
  public:
   // nullopt when another process holds it.
   static Result<std::optional<FileLock>> TryAcquire(const std::string& path);
+  // Replaces what the file says, for people and for those who find it locked.
+  Status Write(std::string_view text) const;
 
  private:
   explicit FileLock(UniqueFd fd) : fd_(std::move(fd)) {}

@@ -40,6 +40,12 @@ std::uint64_t FreeHugePageBytes() {
   return std::strtoull(text->c_str(), nullptr, 10) << 21U;
 }
 
+bool IsHuge(int fd) {
+  struct stat info = {};
+  constexpr blksize_t kHugePage = 2 << 20;
+  return ::fstat(fd, &info) == 0 && info.st_blksize >= kHugePage;
+}
+
 Status SealSize(int fd) {
   if (::fcntl(fd, F_ADD_SEALS, F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL) != 0) {
     return FailErrno("cannot seal the size of a memfd");

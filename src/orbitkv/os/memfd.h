@@ -16,6 +16,8 @@ Result<UniqueFd> CreateMemfd(const char* name, std::uint64_t bytes);
 Result<UniqueFd> CreateHugeMemfd(const char* name, std::uint64_t bytes);
 // Free reserved pages of 2 MiB, in bytes.
 std::uint64_t FreeHugePageBytes();
+// Whether it consists of huge pages.
+bool IsHuge(int fd);
 // Forbids growing, shrinking and further seals. kIo on a file that cannot be sealed (a named tmpfs file).
 Status SealSize(int fd);
 // Whether growing and shrinking are forbidden; false for files that know no seals.

@@ -5,9 +5,12 @@
 #include <cstdio>
 #include <fcntl.h>
 #include <poll.h>
+#include <string>
 #include <string_view>
 #include <sys/syscall.h>
 #include <unistd.h>
+
+#include "orbitkv/os/file.h"
 
 namespace orbitkv::os {
 
@@ -48,6 +51,19 @@ Result<std::int32_t> PidOf(int pidfd) {
 bool ProcessEnded(int pidfd) {
   pollfd entry = {.fd = pidfd, .events = POLLIN, .revents = 0};
   return ::poll(&entry, 1, 0) == 1 && (entry.revents & POLLIN) != 0;
+}
+
+bool ProcessEnding(std::int32_t pid) {
+  constexpr unsigned long kExiting = 0x4;  // PF_EXITING
+  const auto text = ReadFile("/proc/" + std::to_string(pid) + "/stat", 4096);
+  if (!text) return true;
+  // Behind the name, which may hold anything: state, five numbers, flags.
+  const auto name_end = text->rfind(')');
+  if (name_end == std::string::npos) return true;
+  char state = 'X';
+  unsigned long flags = 0;
+  const int got = std::sscanf(text->c_str() + name_end + 1, " %c %*d %*d %*d %*d %*d %lu", &state, &flags);
+  return got != 2 || state == 'Z' || state == 'X' || (flags & kExiting) != 0;
 }
 
 }  // namespace orbitkv::os

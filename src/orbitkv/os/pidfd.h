@@ -17,6 +17,8 @@ std::uint32_t OwnUid();
 // The pid as this process's PID namespace sees it: 0 when it is not visible here, -1 when the process is gone.
 // kInvalid when the descriptor is not a pidfd.
 Result<std::int32_t> PidOf(int pidfd);
+// Whether the process of that number is gone or being torn down; for messages, since numbers are used again.
+bool ProcessEnding(std::int32_t pid);
 // Whether the process has ended (its pidfd is readable).
 bool ProcessEnded(int pidfd);
 
