@@ -18,6 +18,7 @@
 #include "manager_steps.h"
 #include "ping.h"
 #include "policy_cost.h"
+#include "recovery.h"
 #include "replay_command.h"
 #include "report.h"
 #include "ssd_rates.h"
@@ -48,6 +49,7 @@ int main(int argc, char** argv) {
       {"ssd", [&] { MeasureSsdRates(scratch, report); }},
       {"steps", [&] { MeasureManagerSteps(manager, scratch, report); }},
       {"policy", [&] { MeasurePolicyCost(report); }},
+      {"recovery", [&] { MeasureRecovery(manager, report); }},
       {"ping", [&] { MeasurePing(manager, scratch, report); }},
   };
   for (const auto& [name, run] : groups) {

@@ -10,11 +10,14 @@
 #include <iterator>
 
 #include "orbitkv/manager/lifecycle.h"
+#include "orbitkv/pool/session_lists.h"
 #include "orbitkv/wire/commands.h"
 #include "orbitkv/wire/descriptor.h"
 #include "orbitkv/wire/frame.h"
 #include "orbitkv/wire/lifecycle.pb.h"
+#include "orbitkv/wire/namespace_table.h"
 #include "orbitkv/wire/session_layout.h"
+#include "orbitkv/wire/tables.h"
 
 namespace orbitkv::wire {
 namespace {
@@ -242,6 +245,53 @@ TEST(Golden, BootstrapFrames) {
                                          .kind = FRAME_REGISTER,
                                          .refused = true,
                                          .payload = BytesOfAll<std::uint8_t>({1, 2, 3})});
+}
+
+// One record of each kind, in tables of a small shape.
+TEST(Golden, Tables) {
+  const TablesShape shape{
+      .pool_bytes = 1U << 20U, .unit_bytes = 1U << 16U, .max_slots = 70, .namespace_rows = 2, .session_rows = 2};
+  const TablesLayout layout(shape);
+  std::vector<std::uint64_t> words(layout.total_bytes / sizeof(std::uint64_t));
+  SpanTable tables(std::as_writable_bytes(std::span(words)));
+  ASSERT_TRUE(StoreTablesHeader(tables, {.shape = shape, .pool_id_hi = 0x0102030405060708ULL, .pool_id_lo = 9}));
+  ASSERT_TRUE(BeginLife(tables));
+  ASSERT_TRUE(StoreReservedBytes(tables, 0x2122232425262728ULL));
+  const auto bytes = [&](std::uint64_t offset, std::size_t count) {
+    const auto part = tables.bytes().subspan(offset, count);
+    return Bytes(part.begin(), part.end());
+  };
+  SlotRecord slot{.namespace_row = 2, .group = 3, .shard = 4, .slab_unit = 5, .depth = 6, .last_use_ns = 7};
+  slot.hash = state::BlockHash::From(std::as_bytes(std::span("a hash of thirty-two bytes......")));
+  slot.parent = state::BlockHash::From(std::as_bytes(std::span("the one before of as many bytes.")));
+  slot.payload_bytes = 1000;
+  slot.slot_bytes = 1024;
+  slot.checksum = 0x1112131415161718ULL;
+  slot.generation = FirstGeneration(1);
+  slot.offset = 5U << 16U;
+  slot.state = SlotState::kSealed;
+  TableWindow slots(tables, layout.slots.offset, layout.slots.bytes);
+  ASSERT_TRUE(StoreSlotRecord(slots, 1, slot));
+  NamespaceRecord space{.digest = {}, .shard_count = 2, .groups = {}};
+  space.digest.fill(std::byte{0x6e});
+  space.groups.push_back({.block_tokens = 32,
+                          .page_count = 30,
+                          .page_bytes = 36'864,
+                          .kind = state::GroupKind::kSlidingWindow,
+                          .span_tokens = 128,
+                          .hash_block_tokens = 16});
+  TableWindow namespaces(tables, layout.namespaces.offset, layout.namespaces.bytes);
+  ASSERT_TRUE(StoreNamespace(namespaces, NamespaceRow(2), space));
+  TableWindow sessions(tables, layout.sessions.offset, layout.sessions.bytes);
+  pool::SessionLists lists(sessions, shape.session_rows, shape.max_slots);
+  ASSERT_TRUE(lists.Open(1, {.incarnation = kIncarnation, .token = 10, .pid = 11, .watched = true}));
+  lists.Add(1, pool::SlotIndex(2));
+  lists.Add(1, pool::SlotIndex(70));
+  Same("tables1_header", bytes(0, 88));
+  Same("tables1_slot", bytes(layout.slots.offset + kSlotRecordBytes, kSlotRecordBytes));
+  Same("tables1_namespace", bytes(layout.namespaces.offset + kNamespaceRecordBytes, kNamespaceRecordBytes));
+  Same("tables1_session", bytes(layout.sessions.offset + SessionRowBytes(70), SessionRowBytes(70)));
+  EXPECT_EQ(layout.total_bytes, 24'576U);
 }
 
 TEST(Golden, LifecyclePayloads) {

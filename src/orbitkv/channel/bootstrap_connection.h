@@ -41,6 +41,12 @@ struct Connection {
   std::uint64_t resume_ns = os::kNoDeadline;
   std::map<std::uint64_t, std::uint32_t> unanswered;  // frame id -> kind
 
+  // Copies, since the dispatcher may end the session before they are on their way.
+  Status PassCopy(int fd) {
+    ORBITKV_ASSIGN_OR_RETURN(os::UniqueFd copy, os::Duplicate(fd));
+    out_fds.push_back(std::move(copy));
+    return {};
+  }
   bool half_open() const { return session.is_none(); }
   std::uint64_t deadline_ns() const { return std::min(read_deadline_ns, write_deadline_ns); }
 };

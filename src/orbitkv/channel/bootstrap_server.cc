@@ -41,9 +41,10 @@ constexpr std::uint64_t kWakeTag = 1;
 
 class BootstrapServer::Impl {
  public:
-  Impl(const BootstrapOptions& options, BootstrapEvents* events)
+  Impl(const BootstrapOptions& options, BootstrapEvents* events, std::optional<os::FileLock> lock)
       : options_(options),
         events_(events),
+        lock_(std::move(lock)),
         pace_(options.pace),
         accepts_(options.accept_pace),
         frames_(options.frame_pace) {}
@@ -119,7 +120,9 @@ class BootstrapServer::Impl {
 
 Status BootstrapServer::Impl::Start() {
   ORBITKV_TRY(options_.geometry.Validate());
-  ORBITKV_ASSIGN_OR_RETURN(lock_, LockSocket(options_.socket_path, options_.lock_wait_ns));
+  if (!lock_) {
+    ORBITKV_ASSIGN_OR_RETURN(lock_, LockSocket(options_.socket_path, options_.lock_wait_ns));
+  }
   ORBITKV_ASSIGN_OR_RETURN(wake_, os::EventFd::Create());
   ORBITKV_ASSIGN_OR_RETURN(epoll_, os::Epoll::Create());
   ORBITKV_ASSIGN_OR_RETURN(listener_, os::ListenUnix(options_.socket_path));
@@ -398,10 +401,10 @@ Result<std::unique_ptr<ServerSession>> BootstrapServer::Impl::MakeSession(std::u
   ORBITKV_ASSIGN_OR_RETURN(auto server, ServerSession::Create(session));
   std::vector<int> passed = {options_.manager_page_fd, server->session_fd(), server->doorbell_fd()};
   passed.insert(passed.end(), options_.pool_fds.begin(), options_.pool_fds.end());
-  for (const int fd : passed) {
-    // Copies, since the dispatcher may end the session before they are on their way.
-    ORBITKV_ASSIGN_OR_RETURN(os::UniqueFd copy, os::Duplicate(fd));
-    connection.out_fds.push_back(std::move(copy));
+  for (const int fd : passed) ORBITKV_TRY(connection.PassCopy(fd));
+  if (options_.seats != nullptr && hello.purpose != wire::Purpose::kAdmin) {
+    ORBITKV_ASSIGN_OR_RETURN(Seat seat, Seat::Take(*options_.seats, hello.liveness, connection.out_fds));
+    server->SetSeat(std::move(seat));
   }
   ORBITKV_TRY(epoll_.Add(connection.received_fds.front().get(), EPOLLIN, id * 2 + 1));
   ++next_session_;
@@ -416,7 +419,8 @@ Status BootstrapServer::Impl::Open(std::uint64_t id, Connection& connection, std
                               .geometry = options_.geometry,
                               .pool_bytes = options_.pool_bytes,
                               .pool_named = options_.pool_named,
-                              .manager_pid = os::OwnPid()};
+                              .manager_pid = os::OwnPid(),
+                              .liveness = server->seated_and_watched()};
   connection.pidfd = std::move(connection.received_fds.front());
   connection.received_fds.clear();
   connection.session = server->id();
@@ -566,8 +570,9 @@ void BootstrapServer::Impl::Forget(std::uint64_t id) {
 }
 
 Result<std::unique_ptr<BootstrapServer>> BootstrapServer::Start(const BootstrapOptions& options,
-                                                                BootstrapEvents* events) {
-  auto impl = std::make_unique<Impl>(options, events);
+                                                                BootstrapEvents* events,
+                                                                std::optional<os::FileLock> lock) {
+  auto impl = std::make_unique<Impl>(options, events, std::move(lock));
   ORBITKV_TRY(impl->Start());
   return std::unique_ptr<BootstrapServer>(new BootstrapServer(std::move(impl)));
 }

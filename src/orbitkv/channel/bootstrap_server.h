@@ -19,6 +19,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -26,8 +27,10 @@
 #include "orbitkv/base/result.h"
 #include "orbitkv/base/units.h"
 #include "orbitkv/channel/pace.h"
+#include "orbitkv/channel/seat.h"
 #include "orbitkv/channel/server_session.h"
 #include "orbitkv/channel/session_pace.h"
+#include "orbitkv/os/file.h"
 #include "orbitkv/wire/frame.h"
 
 namespace orbitkv::channel {
@@ -64,6 +67,7 @@ struct BootstrapOptions {
   std::vector<int> pool_fds{};  // borrowed; one per page kind
   std::uint64_t pool_bytes = 0;
   bool pool_named = false;
+  Seats* seats = nullptr;  // null: sessions have no rows
   std::uint64_t lock_wait_ns = 30'000'000'000U;
   std::uint64_t handshake_ns = 5'000'000'000U;  // for a peer's greeting
   std::uint64_t frame_ns = 10'000'000'000U;     // for the rest of a frame that has begun, and for a reply to be read
@@ -78,8 +82,10 @@ struct BootstrapStats {
 
 class BootstrapServer {
  public:
-  // Takes the lock, binds the socket and starts the thread; events may come before it returns.
-  static Result<std::unique_ptr<BootstrapServer>> Start(const BootstrapOptions& options, BootstrapEvents* events);
+  // Takes the lock, unless it is given (LockSocket), binds the socket and starts the thread; events may come before it
+  // returns.
+  static Result<std::unique_ptr<BootstrapServer>> Start(const BootstrapOptions& options, BootstrapEvents* events,
+                                                        std::optional<os::FileLock> lock = std::nullopt);
   ~BootstrapServer();
   BootstrapServer(const BootstrapServer&) = delete;
   BootstrapServer& operator=(const BootstrapServer&) = delete;

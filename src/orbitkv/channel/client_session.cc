@@ -53,6 +53,7 @@ std::uint32_t ClientSession::slot_capacity() const { return impl_->hands_.welcom
 int ClientSession::pool_fd() const { return impl_->hands_.pools.empty() ? -1 : impl_->hands_.pools.front().get(); }
 std::uint64_t ClientSession::pool_bytes() const { return impl_->hands_.welcome.pool_bytes; }
 bool ClientSession::pool_named() const { return impl_->hands_.welcome.pool_named; }
+bool ClientSession::pool_outlives() const { return impl_->hands_.liveness.valid(); }
 int ClientSession::hangup_fd() const { return impl_->hands_.socket.get(); }
 bool ClientSession::hung_up() const { return os::HungUp(impl_->hands_.socket.get()); }
 bool ClientSession::broken() const { return impl_->Check() && impl_->rings_.broken(); }

@@ -105,6 +105,7 @@ class ClientSession {
   int pool_fd() const;                  // the session's; dup it to keep it longer
   std::uint64_t pool_bytes() const;
   bool pool_named() const;
+  bool pool_outlives() const;  // a later Manager may serve the same pool
   // Watch it for EPOLLRDHUP only: EPOLLIN also means a frame.
   int hangup_fd() const;
   bool hung_up() const;

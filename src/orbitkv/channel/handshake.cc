@@ -75,7 +75,8 @@ Result<Handshake> ShakeHands(const ConnectOptions& options) {
                                                                            .abi_max = options.abi_max,
                                                                            .purpose = options.purpose,
                                                                            .name = options.name,
-                                                                           .pid = os::OwnPid()}));
+                                                                           .pid = os::OwnPid(),
+                                                                           .liveness = true}));
   const std::array<int, 1> passed = {self.get()};
   ORBITKV_TRY(os::SendAll(hands.socket.get(), hello, passed, options.deadline_ns));
   std::vector<os::UniqueFd> fds;
@@ -86,8 +87,13 @@ Result<Handshake> ShakeHands(const ConnectOptions& options) {
   if (welcome->abi < options.abi_min || welcome->abi > options.abi_max) {
     return Fail(Code::kInvalid, "the Manager chose an ABI version that was not offered", welcome->abi);
   }
-  if (fds.size() < kFixedFds) return Fail(Code::kInvalid, "the Manager passed too few descriptors", fds.size());
+  if (fds.size() < kFixedFds + (welcome->liveness ? 1 : 0))
+    return Fail(Code::kInvalid, "the Manager passed too few descriptors", fds.size());
   hands.welcome = *welcome;
+  if (welcome->liveness) {
+    hands.liveness = os::OwnProcessFd(std::move(fds.back()));
+    fds.pop_back();
+  }
   const std::uint64_t session_bytes = welcome->geometry.total_bytes();
   ORBITKV_TRY(CheckFile(fds[0].get(), wire::kPageBytes, true));
   ORBITKV_TRY(CheckFile(fds[1].get(), session_bytes, true));

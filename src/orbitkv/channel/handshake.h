@@ -10,6 +10,7 @@
 
 #include "orbitkv/base/result.h"
 #include "orbitkv/channel/client_session.h"
+#include "orbitkv/os/fork_guard.h"
 #include "orbitkv/os/mapping.h"
 #include "orbitkv/os/unique_fd.h"
 #include "orbitkv/wire/frame.h"
@@ -23,6 +24,7 @@ struct Handshake {
   os::Mapping session;
   os::UniqueFd doorbell;
   std::vector<os::UniqueFd> pools;
+  os::OwnProcessFd liveness;  // while it is open, a later Manager keeps the slots that the session may touch
 };
 
 Result<Handshake> ShakeHands(const ConnectOptions& options);

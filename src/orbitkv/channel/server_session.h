@@ -19,12 +19,14 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "orbitkv/base/result.h"
 #include "orbitkv/base/units.h"
 #include "orbitkv/channel/byte_buffer.h"
 #include "orbitkv/channel/ring.h"
+#include "orbitkv/channel/seat.h"
 #include "orbitkv/os/eventfd.h"
 #include "orbitkv/os/mapping.h"
 #include "orbitkv/os/unique_fd.h"
@@ -87,6 +89,10 @@ class ServerSession {
   wire::Purpose purpose() const { return options_.purpose; }
   const std::string& name() const { return options_.name; }
   std::int32_t pid() const { return options_.pid; }
+  // Its row, until somebody takes it over.
+  void SetSeat(Seat seat) { seat_ = std::move(seat); }
+  bool seated_and_watched() const { return seat_.taken() && seat_.watched(); }
+  Seat TakeSeat() { return std::exchange(seat_, {}); }
   int session_fd() const { return memfd_.get(); }
   int doorbell_fd() const { return doorbell_.fd(); }
 
@@ -152,6 +158,7 @@ class ServerSession {
             std::uint64_t scalar1 = 0, std::uint32_t length = 0, std::uint32_t flags = 0);
 
   const ServerSessionOptions options_;
+  Seat seat_;
   wire::DescriptorLimits limits_;
   os::UniqueFd memfd_;
   os::Mapping mapping_;

@@ -25,6 +25,8 @@ class Life {
   // Both by the Link, before anybody else sees the Life.
   void SetControl(std::unique_ptr<channel::ClientSession> control) { control_ = std::move(control); }
   void SetPool(std::unique_ptr<PoolMap> pool) { pool_ = std::move(pool); }
+  // By the Link, when nobody has a pin any more.
+  std::unique_ptr<PoolMap> TakePool() { return std::move(pool_); }
 
   std::uint64_t number() const { return number_; }
   Incarnation incarnation() const { return control_->incarnation(); }
@@ -54,7 +56,7 @@ class Life {
 
  private:
   const std::uint64_t number_;
-  std::unique_ptr<channel::ClientSession> control_;  // owns the descriptor that the pool is mapped from
+  std::unique_ptr<channel::ClientSession> control_;
   std::unique_ptr<PoolMap> pool_;
   mutable Mutex mutex_;
   std::unique_ptr<channel::ClientSession> publish_ ORBITKV_GUARDED_BY(mutex_);

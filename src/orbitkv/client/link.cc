@@ -205,7 +205,14 @@ Result<std::unique_ptr<Life>> Link::Connect() {
   life->SetControl(std::move(*session));
   if (options_.moves_bytes()) {
     const channel::ClientSession& control = life->control();
-    auto pool = PoolMap::Open(control.pool_fd(), {control.pool_bytes(), control.pool_named(), options_.read_only});
+    const PoolDescription description{control.pool_bytes(), control.pool_named(), options_.read_only};
+    if (kept_pool_ != nullptr && kept_pool_->IsOf(control.pool_fd(), description)) {
+      Count(counters_.pools_kept);
+      life->SetPool(std::move(kept_pool_));
+      return life;
+    }
+    kept_pool_.reset();
+    auto pool = PoolMap::Open(control.pool_fd(), description);
     if (!pool) {
       SayOnce(pool.error().code, pool.error().text);
       return std::unexpected(pool.error());
@@ -243,6 +250,7 @@ void Link::Run() {
       Pause(&pause);
     }
   }
+  kept_pool_.reset();
   SetState(State::kDown);
 }
 
@@ -407,6 +415,7 @@ void Link::TearDown(std::unique_ptr<Life> life) {
       return;
     }
   }
+  if (life->control().pool_outlives()) kept_pool_ = life->TakePool();
   old_sessions_.push_back({life->control().token(), life->incarnation()});
   if (channel::ClientSession* const publish = life->publish()) {
     old_sessions_.push_back({publish->token(), publish->incarnation()});

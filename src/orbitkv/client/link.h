@@ -2,8 +2,9 @@
 // watches for the Manager's end, pings a Manager that missed a deadline, and connects again with growing pauses. A
 // session whose rings make no sense, or into which nothing fits any more, is given up like one that hung up.
 //
-// A lost Manager's Life takes no new pins; when the last pin is gone (copies in flight have ended) it is destroyed, the
-// pool unmapped and closed, and only then the thread connects again.
+// A lost Manager's Life takes no new pins; when the last pin is gone (copies in flight have ended) it is destroyed, and
+// only then the thread connects again. Its pool is unmapped and closed with it, unless a later Manager may serve the
+// same memory: then the map waits for that, and is used again where it is the same pool.
 //
 // Owns: the Life, the thread, the retry state. Threads: every call from any thread. Blocks: WaitUp until its deadline;
 // Ask and OpenPublish until the call's deadline; Stop until the pins are gone. Units: CLOCK_MONOTONIC nanoseconds.
@@ -125,6 +126,7 @@ class Link {
   std::optional<Registered> registered_ ORBITKV_GUARDED_BY(mutex_);
 
   // Of the thread alone.
+  std::unique_ptr<PoolMap> kept_pool_;  // of the Manager before
   std::uint64_t lives_ = 0;
   std::string said_;  // the last reason for being down that was logged
   std::optional<channel::RequestId> ping_;

@@ -292,5 +292,17 @@ TEST(PoolMapTest, PopulatesWhatIsReservedAndNoMore) {
   EXPECT_EQ(map->PopulateNext(), 4U << 20U);
 }
 
+TEST(PoolMapTest, KnowsItsPoolAgainByDeviceAndInode) {
+  constexpr std::uint64_t kBytes = 1U << 20U;
+  const os::UniqueFd fd = os::CreateMemfd("test", kBytes).value();
+  const os::UniqueFd other = os::CreateMemfd("test", kBytes).value();
+  const PoolDescription description{.bytes = kBytes, .named = true};
+  auto map = PoolMap::Open(fd.get(), description).value();
+  EXPECT_TRUE(map->IsOf(os::Duplicate(fd.get()).value().get(), description));
+  EXPECT_FALSE(map->IsOf(other.get(), description));
+  EXPECT_FALSE(map->IsOf(fd.get(), {.bytes = kBytes, .named = true, .read_only = true}));
+  EXPECT_FALSE(map->IsOf(fd.get(), {.bytes = kBytes / 2, .named = true}));
+}
+
 }  // namespace
 }  // namespace orbitkv::client

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "orbitkv/os/file.h"
 #include "orbitkv/os/memfd.h"
 
 namespace orbitkv::client {
@@ -25,13 +26,17 @@ Result<std::unique_ptr<PoolMap>> PoolMap::Open(int fd, const PoolDescription& de
     ORBITKV_ASSIGN_OR_RETURN(const bool sealed, os::HasSizeSeals(fd));
     if (!sealed) return Fail(Code::kRefused, "the pool is not sealed against resizing");
   }
-  os::UniqueFd own;
-  if (description.read_only) {
-    ORBITKV_ASSIGN_OR_RETURN(own, os::ReopenReadOnly(fd));
-  }
+  ORBITKV_ASSIGN_OR_RETURN(os::UniqueFd own, description.read_only ? os::ReopenReadOnly(fd) : os::Duplicate(fd));
   const os::Access access = description.read_only ? os::Access::kRead : os::Access::kReadWrite;
-  ORBITKV_ASSIGN_OR_RETURN(os::Mapping mapping, os::Mapping::Map(own.valid() ? own.get() : fd, bytes, access));
-  return std::unique_ptr<PoolMap>(new PoolMap(fd, description, std::move(mapping), std::move(own)));
+  ORBITKV_ASSIGN_OR_RETURN(os::Mapping mapping, os::Mapping::Map(own.get(), bytes, access));
+  return std::unique_ptr<PoolMap>(new PoolMap(std::move(own), description, std::move(mapping)));
+}
+
+bool PoolMap::IsOf(int fd, const PoolDescription& description) const {
+  if (description.bytes != description_.bytes || description.read_only != description_.read_only) return false;
+  const auto mine = os::IdentityOf(fd_.get());
+  const auto other = os::IdentityOf(fd);
+  return mine && other && mine->device == other->device && mine->inode == other->inode && other->bytes == mine->bytes;
 }
 
 Status CheckApart(std::vector<std::uint64_t> offsets, std::uint64_t slot_bytes) {
@@ -52,7 +57,7 @@ Result<std::byte*> PoolMap::Slot(std::uint64_t offset, std::uint64_t bytes) cons
 }
 
 std::uint64_t PoolMap::PopulateNext() {
-  const auto allocated = os::AllocatedBytes(fd_);
+  const auto allocated = os::AllocatedBytes(fd_.get());
   if (!allocated) return 0;
   const std::uint64_t begin = populated_.load(std::memory_order_relaxed);
   const std::uint64_t end = std::min({*allocated / kPageBytes * kPageBytes, begin + kPieceBytes, mapping_.size()});

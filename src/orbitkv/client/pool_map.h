@@ -1,6 +1,7 @@
 // The Manager's pool as this process sees it: checked, mapped, faulted in piece by piece, and every range that the
 // Manager names is checked against it before a byte moves.
-// Owns: the mapping; unmapped by the destructor, after the last copy.
+// Owns: the mapping, unmapped by the destructor, after the last copy; a descriptor of the pool. Neither depends on the
+//       session that brought them: a map outlives its Manager when the next one serves the same pool.
 // Threads: Slot and EnsurePopulated any; PopulateNext one. Blocks: PopulateNext and EnsurePopulated, for the kernel.
 // Units: bytes. The Manager reserves the pool's memory from offset 0 upwards; only memory that is already there is
 //        faulted in, because a hole would be charged to this process and could run into its limit.
@@ -32,8 +33,10 @@ class PoolMap {
  public:
   static constexpr std::uint64_t kPieceBytes = 16ULL << 20U;
 
-  // The descriptor stays the caller's and must stay open while the map is populated.
+  // The descriptor stays the caller's.
   static Result<std::unique_ptr<PoolMap>> Open(int fd, const PoolDescription& description);
+  // Whether that is the pool that is mapped here, by device and inode, and to be mapped in the same way.
+  bool IsOf(int fd, const PoolDescription& description) const;
 
   std::uint64_t size() const { return mapping_.size(); }
   bool read_only() const { return description_.read_only; }
@@ -46,13 +49,12 @@ class PoolMap {
   void EnsurePopulated(const std::byte* slot, std::uint64_t bytes);
 
  private:
-  PoolMap(int fd, const PoolDescription& description, os::Mapping mapping, os::UniqueFd own)
-      : fd_(fd), description_(description), mapping_(std::move(mapping)), own_(std::move(own)) {}
+  PoolMap(os::UniqueFd fd, const PoolDescription& description, os::Mapping mapping)
+      : fd_(std::move(fd)), description_(description), mapping_(std::move(mapping)) {}
 
-  const int fd_;
+  const os::UniqueFd fd_;  // reopened for reading only where the map is
   const PoolDescription description_;
   os::Mapping mapping_;
-  os::UniqueFd own_;  // the descriptor that was reopened for reading only
   std::atomic<std::uint64_t> populated_{0};
 };
 

@@ -115,6 +115,7 @@ struct Completion {
 // Counts since the construction of the client. Names as the list below, without the trailing underscore.
 #define ORBITKV_CLIENT_COUNTERS(X) \
   X(connects)                      \
+  X(pools_kept)                    \
   X(losses)                        \
   X(suspicions)                    \
   X(registrations)                 \

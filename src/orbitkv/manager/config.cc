@@ -71,6 +71,11 @@ std::string ApplySsdPaths(Config& config, std::string_view text) {
   return {};
 }
 
+std::string ApplyPoolPath(Config& config, std::string_view text) {
+  config.pool_path = std::string(text);
+  return {};
+}
+
 std::string ApplyHugePages(Config& config, std::string_view text) {
   if (text != "auto" && text != "off") return fmt::format("'{}' is neither auto nor off", text);
   config.huge_pages = text == "auto" ? HugePages::kAuto : HugePages::kOff;
@@ -118,6 +123,7 @@ constexpr std::array kSettings = {
     Setting{"keep_free_bytes", "SIZE", "memory that the pool leaves free (default 512MiB)",
             ApplyBytes<&Config::keep_free_bytes>},
     Setting{"huge_pages", "auto|off", "use reserved 2 MiB pages where there are enough (default auto)", ApplyHugePages},
+    Setting{"pool_path", "DIR", "directory on tmpfs or hugetlbfs for a pool that outlives the Manager", ApplyPoolPath},
     Setting{"max_sessions", "N", "sessions of engine processes (default 128)", ApplyNumber<&Config::max_sessions>},
     Setting{"max_slots", "N", "slots in the pool (default one per 64 KiB)", ApplyNumber<&Config::max_slots>},
     Setting{"max_blocks", "N", "blocks in the index (default as many as slots)", ApplyNumber<&Config::max_blocks>},

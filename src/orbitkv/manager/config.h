@@ -34,6 +34,7 @@ struct Config {
   std::uint64_t pool_bytes = std::uint64_t{4} << 30;         // hard limit of the pool; rounded down to 2 MiB
   std::uint64_t keep_free_bytes = std::uint64_t{512} << 20;  // memory that the pool's growth leaves to others
   HugePages huge_pages = HugePages::kAuto;
+  std::string pool_path;  // directory on tmpfs or hugetlbfs in which the pool outlives the Manager; empty for none
   std::uint32_t max_sessions = 128;
   std::uint32_t max_slots = 0;              // slots of all sizes; 0 = one per 64 KiB of the pool, at least 1024
   std::uint32_t max_blocks = 0;             // blocks in the index; 0 = as many as slots

@@ -11,6 +11,8 @@ namespace {
 
 constexpr std::uint64_t kBytesPerDefaultSlot = 64U << 10U;
 constexpr std::uint64_t kMinDefaultSlots = 1024;
+// Enough that most settings share one layout of the tables; sessions of earlier lives need rows too.
+constexpr std::uint32_t kLeastSessionRows = 512;
 // Beside the slot's record, and of a block with its buckets: what pool and cache keep, rounded up.
 constexpr std::uint64_t kTableBytesPerSlot = 96;
 constexpr std::uint64_t kTableBytesPerBlock = 256;
@@ -87,6 +89,9 @@ constexpr Figure64<service::Counters> kServiceCounters[] = {
     {"orbitkv_restored_blocks_total", "Blocks restored, per rank.", &service::Counters::restored_blocks},
     {"orbitkv_restored_bytes_total", "Bytes restored, per rank.", &service::Counters::restored_bytes},
     {"orbitkv_verified_equal_total", "Reported slots found right.", &service::Counters::verified_equal},
+    {"orbitkv_scrubbed_right_total", "Slots of an earlier Manager that were hashed again and are right.",
+     &service::Counters::scrubbed_right},
+    {"orbitkv_scrubbed_wrong_total", "Of those, wrong and dropped.", &service::Counters::scrubbed_wrong},
     {"orbitkv_verified_different_total", "Reported slots found wrong and dropped.",
      &service::Counters::verified_different},
     {"orbitkv_blocks_reserved_total", "Blocks that got a slot to write.", &service::Counters::blocks_reserved},
@@ -130,6 +135,9 @@ constexpr Figure64<service::Gauges> kServiceGauges[] = {
     {"orbitkv_reserved_slot_bytes", "Bytes of slots being written.", &service::Gauges::reserved_bytes},
     {"orbitkv_admissions_remembered", "Admission decisions kept.", &service::Gauges::admissions},
     {"orbitkv_verifications", "Slots being hashed again.", &service::Gauges::verifications},
+    {"orbitkv_earlier_sessions", "Sessions of earlier Managers that may still touch slots.",
+     &service::Gauges::earlier_sessions},
+    {"orbitkv_held_slots", "Slots kept for those.", &service::Gauges::held_slots},
 };
 
 constexpr Figure64<cache::CacheCounters> kCacheCounters[] = {
@@ -232,6 +240,33 @@ service::SavePolicy SavePolicyOf(WritePolicy policy) {
   return service::SavePolicy::kOff;
 }
 
+void EmitEarlier(MetricSink& sink, const service::Service& service) {
+  for (const service::EarlierSessionStatus& session : service.earlier_sessions()) {
+    sink.Gauge("orbitkv_earlier_session_held_bytes", "Bytes kept for one session of an earlier Manager.",
+               static_cast<double>(session.bytes),
+               {{"row", fmt::format("{}", session.row)}, {"pid", fmt::format("{}", session.pid)}});
+  }
+}
+
+struct RecoveryFigure {
+  const char* kind;
+  std::uint64_t service::RecoveryReport::* field;
+};
+constexpr RecoveryFigure kRecoveryFigures[] = {
+    {"adopted", &service::RecoveryReport::adopted},     {"unfinished", &service::RecoveryReport::unfinished},
+    {"damaged", &service::RecoveryReport::damaged},     {"misplaced", &service::RecoveryReport::misplaced},
+    {"discarded", &service::RecoveryReport::discarded}, {"held", &service::RecoveryReport::held_slots},
+};
+
+void EmitRecovery(MetricSink& sink, const service::RecoveryReport& report) {
+  for (const RecoveryFigure& figure : kRecoveryFigures) {
+    sink.Gauge("orbitkv_recovered_slots", "Slots that the start found in the tables, by what became of them.",
+               static_cast<double>(report.*(figure.field)), {{"result", figure.kind}});
+  }
+  sink.Gauge("orbitkv_recovered_bytes", "Bytes of blocks that the start took over.",
+             static_cast<double>(report.adopted_bytes));
+}
+
 std::uint32_t SlotsFor(const Config& config) {
   if (config.max_slots != 0) return config.max_slots;
   const std::uint64_t wanted = std::max(config.pool_bytes / kBytesPerDefaultSlot, kMinDefaultSlots);
@@ -240,26 +275,13 @@ std::uint32_t SlotsFor(const Config& config) {
 
 std::uint32_t BlocksFor(const Config& config) { return config.max_blocks != 0 ? config.max_blocks : SlotsFor(config); }
 
-}  // namespace
+service::CoreStateConfig StateConfig(const Config& config, std::uint64_t seed) {
+  service::CoreStateConfig state;
+  state.pool.pool_bytes = config.pool_bytes;
+  state.pool.max_slots = SlotsFor(config);
+  state.session_rows = std::max(kLeastSessionRows, 4 * config.max_sessions);
 
-Core::~Core() = default;
-
-std::uint64_t Core::TableBytes(const Config& config) {
-  return SlotsFor(config) * (wire::kSlotRecordBytes + kTableBytesPerSlot) + BlocksFor(config) * kTableBytesPerBlock;
-}
-
-Result<std::unique_ptr<Core>> Core::Create(const Config& config, std::uint64_t seed) {
-  auto core = std::unique_ptr<Core>(new Core);
-  pool::PoolConfig pool_config;
-  pool_config.pool_bytes = config.pool_bytes;
-  pool_config.max_slots = SlotsFor(config);
-  ORBITKV_TRY(pool_config.Validate());
-  ORBITKV_ASSIGN_OR_RETURN(os::Mapping memory, os::Mapping::Anonymous(pool_config.table_bytes()));
-  core->memory_ = std::make_unique<os::Mapping>(std::move(memory));
-  core->table_ = std::make_unique<wire::SpanTable>(core->memory_->bytes().first(pool_config.table_bytes()));
-  ORBITKV_ASSIGN_OR_RETURN(core->pool_, pool::Pool::Create(pool_config, *core->table_));
-
-  service::Limits limits;
+  service::Limits& limits = state.limits;
   limits.pool_bytes = config.pool_bytes;
   limits.max_sessions = config.max_sessions;
   limits.lease_ns = std::uint64_t{config.lease_ms} * 1'000'000;
@@ -271,36 +293,68 @@ Result<std::unique_ptr<Core>> Core::Create(const Config& config, std::uint64_t s
   limits.reserved_percent_per_session = config.publish_budget_percent;
   limits.recompute = config.recompute;
   limits.save_policy = SavePolicyOf(config.ssd_write_policy);
-  ORBITKV_TRY(limits.Validate());
 
-  cache::CacheConfig cache_config;
-  cache_config.max_blocks = BlocksFor(config);
-  cache_config.max_namespaces = std::max(cache_config.max_namespaces, limits.max_namespaces);
-  cache_config.hash_seed = seed;
-  ORBITKV_ASSIGN_OR_RETURN(
-      core->cache_, cache::BlockCache::Create(cache_config, *core->pool_, cache::FindPolicy(config.eviction_policy)));
+  state.cache.max_blocks = BlocksFor(config);
+  state.cache.max_namespaces = std::max(state.cache.max_namespaces, limits.max_namespaces);
+  state.cache.hash_seed = seed;
+  state.policy = cache::FindPolicy(config.eviction_policy);
+  return state;
+}
+
+}  // namespace
+
+Core::~Core() = default;
+
+std::uint64_t Core::TableBytes(const Config& config) {
+  return wire::TablesLayout(Shape(config)).total_bytes + SlotsFor(config) * kTableBytesPerSlot +
+         BlocksFor(config) * kTableBytesPerBlock;
+}
+
+wire::TablesShape Core::Shape(const Config& config) { return StateConfig(config, 0).shape(); }
+
+Result<std::unique_ptr<Core>> Core::Create(const Config& config, std::uint64_t seed, const CoreMemory& memory) {
+  auto core = std::unique_ptr<Core>(new Core);
   core->eviction_policy_ = config.eviction_policy;
-  core->service_ = std::make_unique<service::Service>(limits, *core->cache_);
+  const service::CoreStateConfig state_config = StateConfig(config, seed);
+  ORBITKV_TRY(state_config.pool.Validate());
+  ORBITKV_TRY(state_config.limits.Validate());
+  std::span<std::byte> tables = memory.tables;
+  if (tables.empty()) {
+    ORBITKV_ASSIGN_OR_RETURN(core->memory_,
+                             os::Mapping::Anonymous(wire::TablesLayout(state_config.shape()).total_bytes));
+    tables = core->memory_.bytes();
+  }
+  core->table_ = std::make_unique<wire::SpanTable>(tables);
+  if (core->memory_.valid()) {
+    ORBITKV_TRY(wire::StoreTablesHeader(*core->table_, {.shape = state_config.shape()}));
+  }
+  const auto alive = [&](std::uint32_t row, const pool::SessionOwner& owner) {
+    return memory.alive && memory.alive(row, owner);
+  };
+  ORBITKV_ASSIGN_OR_RETURN(core->state_, service::CoreState::Begin(*core->table_, state_config, memory.reserved_bytes,
+                                                                   alive, memory.now_ns));
   return core;
 }
 
 void Core::AddFigures(Metrics& metrics) const {
   metrics.AddSource([this](MetricSink& sink) {
-    EmitCounters(sink, kServiceCounters, service_->counters());
-    EmitGauges(sink, kServiceGauges, service_->gauges());
-    EmitLimits(sink, service_->limits());
-    EmitCounters(sink, kCacheCounters, cache_->counters());
-    EmitGauges(sink, kCacheGauges, cache_->gauges());
+    EmitCounters(sink, kServiceCounters, state_->service().counters());
+    EmitGauges(sink, kServiceGauges, state_->service().gauges());
+    EmitLimits(sink, state_->service().limits());
+    EmitCounters(sink, kCacheCounters, state_->cache().counters());
+    EmitGauges(sink, kCacheGauges, state_->cache().gauges());
     sink.Gauge("orbitkv_eviction_policy", "1 for the policy that is in use.", 1, {{"policy", eviction_policy_}});
-    EmitGauges(sink, kPoolBytes, pool_->gauges());
-    EmitGauges(sink, kPoolSlots, pool_->gauges());
-    for (const pool::ClassGauges& one : pool_->class_gauges()) {
+    EmitGauges(sink, kPoolBytes, state_->pool().gauges());
+    EmitGauges(sink, kPoolSlots, state_->pool().gauges());
+    for (const pool::ClassGauges& one : state_->pool().class_gauges()) {
       const MetricSink::Labels labels = {{"slot_bytes", fmt::format("{}", one.slot_bytes)}};
       sink.Gauge("orbitkv_pool_class_slots", "Slots of one size.", one.slots, labels);
       sink.Gauge("orbitkv_pool_class_used", "Slots of one size in use.", one.used, labels);
     }
-    EmitInstances(sink, *service_);
-    EmitSessions(sink, *service_);
+    EmitInstances(sink, state_->service());
+    EmitSessions(sink, state_->service());
+    EmitEarlier(sink, state_->service());
+    EmitRecovery(sink, recovery());
   });
 }
 

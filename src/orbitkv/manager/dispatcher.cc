@@ -14,6 +14,12 @@ constexpr const char* kTag = "dispatcher";
 constexpr std::uint64_t kDrainNs = 200'000'000;
 // As long as a session that rings for nothing may wait for its next request to be seen.
 constexpr std::uint64_t kMuteNs = 20'000'000;
+// Of looking through what was taken over: only after so long without requests, so much at a time, and no faster.
+constexpr std::uint64_t kScrubIdleNs = 20'000'000;
+constexpr std::uint64_t kScrubBytes = 1U << 20U;
+constexpr std::uint32_t kScrubSteps = 16;
+constexpr std::uint64_t kScrubBytesPerSecond = 64U << 20U;
+constexpr std::uint64_t kLeastScrubPauseNs = 1'000'000;
 
 }  // namespace
 
@@ -23,6 +29,7 @@ Dispatcher::Dispatcher(const Parts& parts)
       waiter_(*parts.waiter),
       metrics_(*parts.metrics),
       incarnation_(parts.incarnation),
+      row_freed_(parts.row_freed),
       started_ns_(os::MonotonicNs()) {
   AddFigures();
 }
@@ -60,6 +67,7 @@ void Dispatcher::OnFrame(SessionId session, std::uint64_t frame_id, std::uint32_
 void Dispatcher::OnHangup(SessionId session) { Post(SessionHungUp{session}); }
 void Dispatcher::OnDeath(SessionId session) { Post(SessionDied{session}); }
 void Dispatcher::PostReserved(std::uint64_t bytes) { Post(MemoryReserved{bytes}); }
+void Dispatcher::PostEarlierGone(std::uint32_t row) { Post(EarlierSessionGone{row}); }
 void Dispatcher::PostVerdict(std::uint64_t request_id, bool equal) { Post(SlotVerified{request_id, equal}); }
 
 void Dispatcher::PostLoaded(std::uint64_t id, service::LoadResult result, std::uint64_t checksum) {
@@ -72,7 +80,8 @@ void Dispatcher::Run() {
   const std::function<bool()> has_work = [this] { return HasWork(); };
   while (!stop_.load(std::memory_order_acquire)) {
     if (Round()) continue;
-    waiter_.Sleep(NextDeadline(), has_work);
+    Scrub();
+    waiter_.Sleep(service_.scrubbing() ? std::min(NextDeadline(), next_scrub_ns_) : NextDeadline(), has_work);
     JudgeRings();
   }
   // What was posted before Stop is answered, but a client that goes on posting keeps nobody alive.
@@ -110,6 +119,7 @@ std::uint64_t Dispatcher::NextDeadline() const {
 
 void Dispatcher::Tick(std::uint64_t now_ns) {
   service_.Tick(now_ns);
+  FreeEarlierRows();
   for (const auto& session : sessions_) {
     if (session->channel == nullptr) continue;
     session->channel->Expire(now_ns);
@@ -117,6 +127,19 @@ void Dispatcher::Tick(std::uint64_t now_ns) {
     session->muted_until_ns = 0;
     if (!session->channel->broken() && !waiter_.Watch(*session->channel)) session->muted_until_ns = now_ns + kMuteNs;
   }
+}
+
+void Dispatcher::Scrub() {
+  const std::uint64_t now_ns = os::MonotonicNs();
+  if (!service_.scrubbing() || now_ns < next_scrub_ns_) return;
+  next_scrub_ns_ = last_request_ns_ + kScrubIdleNs;
+  if (now_ns < next_scrub_ns_) return;
+  std::uint64_t bytes = 0;
+  for (std::uint32_t step = 0; step < kScrubSteps && bytes < kScrubBytes && service_.scrubbing(); ++step) {
+    bytes += service_.Scrub(now_ns);
+  }
+  SendToVerifier();
+  next_scrub_ns_ = now_ns + std::max(kLeastScrubPauseNs, bytes * 1'000'000'000 / kScrubBytesPerSecond);
 }
 
 void Dispatcher::JudgeRings() {
@@ -172,6 +195,7 @@ bool Dispatcher::Turn(Session& session) {
   } host{.session = session};
   const bool worked = session.turn.Take(*session.channel, host);
   if (host.expired) ++requests_expired_in_steps_;
+  if (worked && service_.scrubbing()) last_request_ns_ = os::MonotonicNs();
   if (session.channel->broken() && !session.told_broken) {
     session.told_broken = true;
     waiter_.Unwatch(*session.channel);  // its doorbell may go on ringing
@@ -190,8 +214,8 @@ void Dispatcher::SendToVerifier() {
     job.shape = {request.page_count, request.page_bytes};
     job.identity = {request.namespace_digest, request.hash, request.group, request.shard};
     job.slot_checksum = request.slot_checksum;
-    // A slot that nobody can check is not served again.
-    if (!verifier_->Submit(job)) service_.VerifyDone(request.id, false, os::MonotonicNs());
+    // A reported slot that nobody can check is not served again.
+    if (!verifier_->Submit(job)) service_.VerifyDone(request.id, service::IsScrub(request.id), os::MonotonicNs());
   }
 }
 

@@ -41,6 +41,7 @@ class Dispatcher final : public channel::BootstrapEvents {
     channel::DispatcherWaiter* waiter = nullptr;
     Metrics* metrics = nullptr;
     Incarnation incarnation;
+    std::function<void(std::uint32_t)> row_freed{};  // of a session of an earlier life
   };
 
   explicit Dispatcher(const Parts& parts);
@@ -60,6 +61,7 @@ class Dispatcher final : public channel::BootstrapEvents {
   void OnDeath(SessionId session) override;
   void PostReserved(std::uint64_t bytes);
   void PostVerdict(std::uint64_t request_id, bool equal);
+  void PostEarlierGone(std::uint32_t row);
   void PostLoaded(std::uint64_t id, service::LoadResult result, std::uint64_t checksum);
   void PostSaved(std::uint64_t id, service::SaveResult result);
 
@@ -83,6 +85,9 @@ class Dispatcher final : public channel::BootstrapEvents {
   void Handle(SessionDied& event, std::uint64_t now_ns);
   void Handle(MemoryReserved& event, std::uint64_t now_ns);
   void Handle(SlotVerified& event, std::uint64_t now_ns);
+  void Handle(EarlierSessionGone& event, std::uint64_t now_ns);
+  Status OpenInService(Session& session);
+  void FreeEarlierRows();
   void Handle(SlotLoaded& event, std::uint64_t now_ns);
   void Handle(SlotSaved& event, std::uint64_t now_ns);
   void Register(const Session& session, const FrameArrived& frame, std::uint64_t now_ns);
@@ -91,6 +96,8 @@ class Dispatcher final : public channel::BootstrapEvents {
   void ReplyHealth(const FrameArrived& frame, std::uint64_t now_ns);
   void ReplyError(const FrameArrived& frame, Code code, std::string_view text);
   void SendToVerifier();
+  // A little of what was taken over, when no client has asked for anything for a while.
+  void Scrub();
   // Whether there was something to do behind the look-ups.
   bool Load();
   void SignalCompletions();
@@ -104,6 +111,7 @@ class Dispatcher final : public channel::BootstrapEvents {
   channel::DispatcherWaiter& waiter_;
   Metrics& metrics_;
   const Incarnation incarnation_;
+  const std::function<void(std::uint32_t)> row_freed_;
   const std::uint64_t started_ns_;
   channel::BootstrapServer* server_ = nullptr;
   Verifier* verifier_ = nullptr;
@@ -118,6 +126,8 @@ class Dispatcher final : public channel::BootstrapEvents {
   std::uint64_t rounds_ = 0;
   std::uint64_t mutes_ = 0;
   std::uint64_t requests_expired_in_steps_ = 0;
+  std::uint64_t last_request_ns_ = 0;
+  std::uint64_t next_scrub_ns_ = 0;
 
   os::Thread thread_;
   std::atomic<bool> stop_{false};

@@ -36,8 +36,7 @@ void Dispatcher::Handle(SessionOpened& event, std::uint64_t) {
   const bool publish = channel.purpose() == wire::Purpose::kPublish;
   Status opened = waiter_.Watch(channel);
   if (opened && !session->admin) {
-    opened = service_.OpenSession(session->id, publish ? service::Purpose::kPublish : service::Purpose::kControl,
-                                  channel.token());
+    opened = OpenInService(*session);
     if (!opened) waiter_.Unwatch(channel);
   }
   if (!opened) {
@@ -51,6 +50,33 @@ void Dispatcher::Handle(SessionOpened& event, std::uint64_t) {
               channel.pid(), publish ? "publish" : "control");
   }
   sessions_.push_back(std::move(session));
+}
+
+Status Dispatcher::OpenInService(Session& session) {
+  const channel::ServerSession& channel = *session.channel;
+  const bool publish = channel.purpose() == wire::Purpose::kPublish;
+  const auto purpose = publish ? service::Purpose::kPublish : service::Purpose::kControl;
+  session.seat = session.channel->TakeSeat();
+  if (!session.seat.taken()) return service_.OpenSession(session.id, purpose, channel.token());
+  const std::uint32_t row = session.seat.row();
+  const pool::SessionOwner owner{
+      .incarnation = incarnation_, .token = channel.token(), .pid = channel.pid(), .watched = session.seat.watched()};
+  ORBITKV_TRY(core_.lists().Open(row, owner));
+  Status opened = service_.OpenSession(session.id, purpose, channel.token(), row);
+  if (!opened) core_.lists().Close(row);
+  return opened;
+}
+
+void Dispatcher::Handle(EarlierSessionGone& event, std::uint64_t) {
+  if (!service_.EndEarlierSession(event.row)) return;
+  log::Info(kTag, "process of an earlier session ended row={}", event.row);
+  FreeEarlierRows();
+}
+
+void Dispatcher::FreeEarlierRows() {
+  for (const std::uint32_t row : service_.TakeEndedEarlierSessions()) {
+    if (row_freed_) row_freed_(row);
+  }
 }
 
 void Dispatcher::Handle(SessionHungUp& event, std::uint64_t now_ns) {
@@ -84,14 +110,18 @@ void Dispatcher::Handle(SessionDied& event, std::uint64_t now_ns) {
 }
 
 void Dispatcher::Handle(MemoryReserved& event, std::uint64_t) {
-  if (const Status added = core_.pool().AddReserved(event.bytes); !added) {
+  if (const Status added = core_.AddReserved(event.bytes); !added) {
     log::Error(kTag, "the pool refused reserved memory: {}", ToString(added.error()));
   }
 }
 
 void Dispatcher::Handle(SlotVerified& event, std::uint64_t now_ns) {
-  log::Warning("verifier", "a reported slot is {}",
-               event.equal ? "right; counted against the session" : "wrong; dropped");
+  if (!service::IsScrub(event.request_id)) {
+    log::Warning("verifier", "a reported slot is {}",
+                 event.equal ? "right; counted against the session" : "wrong; dropped");
+  } else if (!event.equal) {
+    log::Warning("verifier", "a slot of an earlier Manager is wrong; dropped");
+  }
   service_.VerifyDone(event.request_id, event.equal, now_ns);
 }
 
@@ -143,7 +173,6 @@ void Dispatcher::Unregister(const Session& session, const FrameArrived& frame, s
 void Dispatcher::Drained(const FrameArrived& frame, std::uint64_t now_ns) {
   const auto drained = DecodeDrained(frame.payload);
   if (!drained) return ReplyError(frame, drained.error().code, drained.error().text);
-  // A session of an earlier Manager holds nothing here.
   if (drained->incarnation == incarnation_) {
     if (const auto ended = service_.DrainSession(drained->client_token, now_ns)) {
       log::Info(kTag, "drained session={}", ended->value());
@@ -152,6 +181,9 @@ void Dispatcher::Drained(const FrameArrived& frame, std::uint64_t now_ns) {
         Forget(*ended, now_ns);
       }
     }
+  } else if (const auto row = service_.DrainEarlierSession(drained->incarnation, drained->client_token)) {
+    log::Info(kTag, "drained a session of an earlier Manager row={}", *row);
+    FreeEarlierRows();
   }
   server_->Reply(frame.session, frame.frame_id, EncodeEmptyReply());
 }

@@ -23,6 +23,7 @@ struct Dispatcher::Session {
   const SessionId id;
   const bool admin;                                 // unknown to the service: asks for health only
   std::unique_ptr<channel::ServerSession> channel;  // null after the connection ended
+  channel::Seat seat;                               // its row, where it has one
   SessionTurn turn;
   bool told_broken = false;
   bool told_muted = false;

@@ -51,12 +51,16 @@ struct SlotSaved {
   std::uint64_t id = 0;
   service::SaveResult result = service::SaveResult::kSaved;
 };
+// The process of a session of an earlier life is gone.
+struct EarlierSessionGone {
+  std::uint32_t row = 0;
+};
 struct SlotVerified {
   std::uint64_t request_id = 0;
   bool equal = false;
 };
 using Event = std::variant<SessionOpened, FrameArrived, SessionHungUp, SessionDied, MemoryReserved, SlotLoaded,
-                           SlotSaved, SlotVerified>;
+                           SlotSaved, SlotVerified, EarlierSessionGone>;
 
 class EventQueue {
  public:

@@ -10,12 +10,14 @@
 
 #include <cstdint>
 #include <expected>
+#include <map>
 #include <memory>
 #include <string>
 
 #include "orbitkv/base/units.h"
 #include "orbitkv/manager/backing.h"
 #include "orbitkv/manager/config.h"
+#include "orbitkv/os/unique_fd.h"
 
 namespace orbitkv::manager {
 
@@ -24,11 +26,18 @@ struct StartError {
   bool bad_configuration = false;  // the same settings fail again on this machine
 };
 
+// What the service manager that started this process keeps for it.
+struct Keeper {
+  std::string notify_socket;                   // where to leave descriptors; empty: there is none
+  std::map<std::string, os::UniqueFd> passed;  // that an earlier process has left, by name
+};
+
 class Manager {
  public:
   // backing: where blocks may be had that are not in the pool; null for nowhere.
   static std::expected<std::unique_ptr<Manager>, StartError> Start(const Config& config,
-                                                                   std::unique_ptr<Backing> backing = nullptr);
+                                                                   std::unique_ptr<Backing> backing = nullptr,
+                                                                   Keeper keeper = {});
   ~Manager();
   Manager(const Manager&) = delete;
   Manager& operator=(const Manager&) = delete;

@@ -79,8 +79,15 @@ Result<PoolMemory> PoolMemory::Create(std::uint64_t bytes, HugePages huge_pages)
   return PoolMemory(std::move(fd), std::move(mapping), huge);
 }
 
-PoolReserver::Options PoolReserver::ForMachine(const PoolMemory& memory, const Config& config) {
+Result<PoolMemory> PoolMemory::Of(os::UniqueFd fd, std::uint64_t bytes, bool huge) {
+  ORBITKV_ASSIGN_OR_RETURN(os::Mapping mapping, os::Mapping::Map(fd.get(), bytes, os::Access::kRead));
+  return PoolMemory(std::move(fd), std::move(mapping), huge);
+}
+
+PoolReserver::Options PoolReserver::ForMachine(const PoolMemory& memory, std::uint64_t reserved_bytes,
+                                               const Config& config) {
   Options options;
+  options.reserved_bytes = reserved_bytes;
   options.fd = memory.fd();
   options.pool_bytes = memory.bytes();
   options.reserve = os::Reserve;
@@ -117,6 +124,7 @@ bool PoolReserver::Pause() {
 }
 
 Result<std::uint64_t> PoolReserver::ReserveFirst(std::uint64_t deadline_ns) {
+  if (reserved_ > 0) return 0;
   bool told = false;
   for (;;) {
     ORBITKV_ASSIGN_OR_RETURN(const std::uint64_t more, Step());

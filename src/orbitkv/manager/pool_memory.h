@@ -37,6 +37,8 @@ std::string TablesTooLarge(std::uint64_t table_bytes);
 class PoolMemory {
  public:
   static Result<PoolMemory> Create(std::uint64_t bytes, HugePages huge_pages);
+  // Of a file of that size that is there already.
+  static Result<PoolMemory> Of(os::UniqueFd fd, std::uint64_t bytes, bool huge);
 
   int fd() const { return fd_.get(); }
   std::uint64_t bytes() const { return mapping_.size(); }
@@ -56,6 +58,7 @@ class PoolReserver {
   struct Options {
     int fd = -1;
     std::uint64_t pool_bytes = 0;
+    std::uint64_t reserved_bytes = 0;  // from the front, by an earlier Manager
     std::uint64_t step_bytes = std::uint64_t{64} << 20;
     std::uint64_t keep_free_bytes = 0;
     std::uint64_t poll_ns = 1'000'000'000;                             // while there is no room
@@ -63,14 +66,14 @@ class PoolReserver {
     std::function<Status(int, std::uint64_t, std::uint64_t)> reserve;  // os::Reserve
   };
   // The machine's own room and fallocate.
-  static Options ForMachine(const PoolMemory& memory, const Config& config);
+  static Options ForMachine(const PoolMemory& memory, std::uint64_t reserved_bytes, const Config& config);
 
-  explicit PoolReserver(Options options) : options_(std::move(options)) {}
+  explicit PoolReserver(Options options) : options_(std::move(options)), reserved_(options_.reserved_bytes) {}
   ~PoolReserver() { Stop(); }
   PoolReserver(const PoolReserver&) = delete;
   PoolReserver& operator=(const PoolReserver&) = delete;
 
-  // Reserves one step on the calling thread and returns its bytes.
+  // Reserves one step on the calling thread and returns its bytes; 0 when an earlier Manager has reserved some.
   Result<std::uint64_t> ReserveFirst(std::uint64_t deadline_ns);
   // Reserves the rest on a thread of its own; on_reserved gets the bytes of each further step.
   Status Start(std::function<void(std::uint64_t)> on_reserved);
@@ -84,7 +87,7 @@ class PoolReserver {
   bool Pause() ORBITKV_EXCLUDES(mutex_);
 
   const Options options_;
-  std::uint64_t reserved_ = 0;  // of whoever reserves: the owner before Start, then the thread
+  std::uint64_t reserved_;  // of whoever reserves: the owner before Start, then the thread
   std::uint64_t last_room_ = 0;
   os::Thread thread_;
   Mutex mutex_;

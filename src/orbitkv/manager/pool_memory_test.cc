@@ -178,7 +178,7 @@ TEST(PoolMemory, IsSealedBeforeAnybodyMapsItAndReservable) {
   EXPECT_TRUE(os::HasSizeSeals(memory->fd()).value());
   Config config;
   config.keep_free_bytes = 0;
-  PoolReserver reserver(PoolReserver::ForMachine(*memory, config));
+  PoolReserver reserver(PoolReserver::ForMachine(*memory, 0, config));
   EXPECT_EQ(reserver.ReserveFirst(0).value(), 4 * kMiB);
   EXPECT_EQ(memory->view()[4 * kMiB - 1], std::byte{0});
 }

@@ -19,6 +19,7 @@ void Fill(const Hello& from, pb::BootstrapMessage& message) {
   to->set_purpose(static_cast<std::uint32_t>(from.purpose));
   to->set_name(from.name.substr(0, kMaxNameBytes));
   to->set_pid(from.pid);
+  to->set_liveness(from.liveness);
 }
 
 void Fill(const Welcome& from, pb::BootstrapMessage& message) {
@@ -35,6 +36,7 @@ void Fill(const Welcome& from, pb::BootstrapMessage& message) {
   to->set_pool_bytes(from.pool_bytes);
   to->set_pool_named(from.pool_named);
   to->set_manager_pid(from.manager_pid);
+  to->set_liveness(from.liveness);
 }
 
 void Fill(const Refusal& from, pb::BootstrapMessage& message) {
@@ -71,7 +73,8 @@ Result<BootstrapMessage> Take(const pb::Hello& from) {
                .abi_max = static_cast<std::uint16_t>(from.abi_max()),
                .purpose = static_cast<Purpose>(from.purpose()),
                .name = from.name(),
-               .pid = from.pid()};
+               .pid = from.pid(),
+               .liveness = from.liveness()};
 }
 
 Result<BootstrapMessage> Take(const pb::Welcome& from) {
@@ -82,7 +85,8 @@ Result<BootstrapMessage> Take(const pb::Welcome& from) {
              .geometry = {from.ring_entries(), from.slot_count(), from.slot_bytes()},
              .pool_bytes = from.pool_bytes(),
              .pool_named = from.pool_named(),
-             .manager_pid = from.manager_pid()};
+             .manager_pid = from.manager_pid(),
+             .liveness = from.liveness()};
   if (from.abi() == 0 || from.abi() > 0xffffU) return Fail(Code::kInvalid, "welcome without an ABI version");
   if (to.session.is_none() || to.incarnation == Incarnation{}) return Fail(Code::kInvalid, "welcome without identity");
   ORBITKV_TRY(to.geometry.Validate());

@@ -36,6 +36,7 @@ struct Hello {
   Purpose purpose = Purpose::kControl;
   std::string name{};
   std::int32_t pid = 0;
+  bool liveness = false;  // it keeps a liveness descriptor
 };
 
 struct Welcome {
@@ -47,6 +48,7 @@ struct Welcome {
   std::uint64_t pool_bytes = 0;
   bool pool_named = false;
   std::int32_t manager_pid = 0;
+  bool liveness = false;  // one comes behind the pool's descriptors
 };
 
 struct Refusal {
