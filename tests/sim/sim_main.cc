@@ -46,6 +46,12 @@ void PrintCoverage(const orbitkv::sim::Coverage& all) {
       all.saves_ok, all.saves_bad, all.evicted_unsaved, all.restored_groups, all.unregistered, all.detached_holding,
       all.drained);
   fmt::print(
+      "taken over {} times, died storing {}, died recovering {}, components adopted {}, unfinished {}, torn {}, held "
+      "{}, "
+      "earlier sessions that died {}, drained {}, restored from earlier lives {}\n",
+      all.recoveries, all.died_storing, all.died_recovering, all.adopted, all.unfinished, all.torn, all.held,
+      all.earlier_died, all.earlier_drained, all.restored_earlier);
+  fmt::print(
       "process crashes {}, Manager crashes {}, lost connections {}, damaged slots {}, mismatches {}, false alarms {}, "
       "dropped {}, given up {}, late answers {}\n",
       all.process_crashes, all.manager_crashes, all.disconnects, all.damages, all.mismatched, all.false_alarms,

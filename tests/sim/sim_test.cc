@@ -22,7 +22,7 @@ TEST(SimulationTest, KeepingTheHistoryChangesNothing) {
 
 TEST(SimulationTest, ASweepGoesEverywhere) {
   Coverage all;
-  for (std::uint64_t seed = 1; seed <= 60; ++seed) {
+  for (std::uint64_t seed = 1; seed <= 120; ++seed) {
     const Outcome outcome = RunSeed(seed);
     EXPECT_EQ(outcome.violation, "") << "seed " << seed;
     all.Add(outcome.coverage);
@@ -48,6 +48,16 @@ TEST(SimulationTest, ASweepGoesEverywhere) {
   EXPECT_GT(all.loading, 0U);
   EXPECT_GT(all.loads_ok, 0U);
   EXPECT_GT(all.loads_bad, 0U);
+  EXPECT_GT(all.recoveries, 0U);
+  EXPECT_GT(all.died_storing, 0U);
+  EXPECT_GT(all.died_recovering, 0U);
+  EXPECT_GT(all.adopted, 0U);
+  EXPECT_GT(all.unfinished, 0U);
+  EXPECT_GT(all.torn, 0U);
+  EXPECT_GT(all.held, 0U);
+  EXPECT_GT(all.earlier_died, 0U);
+  EXPECT_GT(all.earlier_drained, 0U);
+  EXPECT_GT(all.restored_earlier, 0U);
   EXPECT_GT(all.saves_ok, 0U);
   EXPECT_GT(all.saves_bad, 0U);
   EXPECT_GT(all.evicted_unsaved, 0U);

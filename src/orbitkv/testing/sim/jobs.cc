@@ -132,6 +132,9 @@ bool PublishJob::TakeReserved() {
     return true;
   }
   entries_.assign(entries->begin(), entries->end());
+  for (const wire::ReserveEntry& entry : entries_) {
+    if (entry.status == static_cast<std::uint32_t>(wire::ReserveStatus::kSlot)) touching_.Add(entry.generation);
+  }
   reservation_ = call_.answer().scalar0;
   stage_ = Stage::kCopying;
   return reservation_ == 0;
@@ -181,6 +184,7 @@ bool PublishJob::CopyPage() {
 }
 
 bool PublishJob::Commit() {
+  touching_.Clear();
   if (life_->lost || commits_.empty()) return true;
   if (world().prng().Below(16) == 0) {  // not everything was copied in time
     commits_.resize(1 + world().prng().Below(commits_.size()));
@@ -206,6 +210,7 @@ bool PublishJob::TakeCommitted() {
 }
 
 void PublishJob::Abort() {
+  touching_.Clear();
   if (life_->lost) return;
   (void)life_->publish->rings->PostNeverLost(wire::Command::kPublishAbort, reservation_, 0, {});
 }
@@ -255,6 +260,7 @@ bool RestoreJob::TakePlan(const channel::Answer& answer) {
     return true;
   }
   plan_ = *plan;
+  for (const wire::PlanEntry& entry : plan_) touching_.Add(entry.generation);
   return false;
 }
 
@@ -267,6 +273,9 @@ bool RestoreJob::CopyPage() {
     }
     ++world().coverage().restored;
     if (process_.rules().groups().size() > 1) ++world().coverage().restored_groups;
+    const bool earlier = std::ranges::any_of(
+        plan_, [this](const wire::PlanEntry& entry) { return life_->first_generation > entry.generation; });
+    if (earlier) ++world().coverage().restored_earlier;
     return End(wire::EndResult::kOk, {});
   }
   if (world().prng().Below(256) == 0) return End(wire::EndResult::kFailed, {});
@@ -319,6 +328,7 @@ void RestoreJob::CheckBlock(const wire::PlanEntry& entry) {
 }
 
 bool RestoreJob::End(wire::EndResult result, const std::vector<std::uint32_t>& indices) {
+  touching_.Clear();
   if (life_->lost) return true;
   std::vector<wire::EndEntry> mismatches;
   for (const std::uint32_t index : indices) {

@@ -73,6 +73,7 @@ class PublishJob final : public Job {
   std::uint64_t write_ = 0;  // of the block that is being copied
   std::vector<std::uint64_t> page_hashes_;
   bool partial_ = false;  // not all slots are committed
+  Touching touching_{life_->memory};
 };
 
 // A look-up, sometimes as an operation that may load, and what the scheduler makes of its answer.
@@ -151,6 +152,7 @@ class RestoreJob final : public Job {
   std::vector<std::byte> pages_;  // of the block that is being copied
   std::vector<std::uint64_t> page_hashes_;
   std::vector<std::uint32_t> mismatched_;
+  Touching touching_{life_->memory};
 };
 
 }  // namespace orbitkv::sim

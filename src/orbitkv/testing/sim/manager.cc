@@ -3,9 +3,9 @@
 #include <algorithm>
 
 #include "orbitkv/base/check.h"
-#include "orbitkv/cache/policies.h"
 #include "orbitkv/copy/pages.h"
 #include "orbitkv/testing/sim/oracle.h"
+#include "orbitkv/wire/namespace_table.h"
 
 namespace orbitkv::sim {
 namespace {
@@ -18,35 +18,42 @@ T Must(Result<T> result) {
 
 }  // namespace
 
-ManagerLife::ManagerLife(const Shape& shape, std::uint64_t number, Store& store, Oracle& oracle, History& history)
+ManagerLife::ManagerLife(const Shape& shape, std::uint64_t number, const Surroundings& around, Oracle& oracle,
+                         History& history, std::uint64_t now_ns)
     : shape_(shape),
-      store_(store),
+      store_(around.store),
       number_(number),
       oracle_(oracle),
       history_(history),
-      memory_(std::make_shared<PoolMemory>(shape.pool.pool_bytes)),
-      table_memory_(shape.pool.table_bytes() / sizeof(std::uint64_t)),
-      table_(std::make_unique<wire::SpanTable>(std::as_writable_bytes(std::span(table_memory_)))),
-      pool_(Must(pool::Pool::Create(shape.pool, *table_))) {
-  ORBITKV_CHECK(pool_->AddReserved(shape.pool.pool_bytes).has_value());
-  cache::CacheConfig config;
-  config.max_blocks = shape.max_blocks;
-  config.hash_seed = number * 0x9e3779b97f4a7c15ULL;
-  config.max_revokes = 4;
-  cache_ = Must(cache::BlockCache::Create(config, *pool_, cache::FindPolicy("default")));
-  service_ = std::make_unique<service::Service>(shape.limits, *cache_);
+      alive_(around.alive),
+      memory_(around.memory.pool()),
+      table_(around.memory.table()),
+      state_(Must(service::CoreState::Begin(
+          table_, shape.core(number), shape.pool.pool_bytes,
+          [this](std::uint32_t, const pool::SessionOwner& owner) { return alive_(owner.pid); }, now_ns))),
+      service_(state_->service()) {
+  for (std::uint32_t row = 0; row < shape.core(number).session_rows; ++row) free_rows_.insert(row);
+  for (const service::EarlierSessionStatus& earlier : service_.earlier_sessions()) free_rows_.erase(earlier.row);
+  if (report().life > 1) service_.BeginScrub(first_generation());
   if (!shape.backed) return;
-  store.ForEach([this](const Saved& saved) { source_.Put(saved.key, saved.record, saved.bytes); });
-  service_->SetSource(&source_);
+  store_.ForEach([this](const Saved& saved) { source_.Put(saved.key, saved.record, saved.bytes); });
+  service_.SetSource(&source_);
 }
 
 ManagerLife::~ManagerLife() = default;
 
-const channel::ServerSession& ManagerLife::Connect(service::Purpose purpose, std::uint64_t token, std::uint16_t abi) {
+std::span<const std::byte> ManagerLife::table() const {
+  const wire::TablesSection slots = wire::TablesLayout(shape_.core(number_).shape()).slots;
+  return table_.bytes().subspan(slots.offset, slots.bytes);
+}
+
+const channel::ServerSession& ManagerLife::Connect(service::Purpose purpose, std::uint64_t token, std::uint16_t abi,
+                                                   std::int32_t pid) {
   channel::ServerSessionOptions options;
   options.session = SessionId(next_session_++);
   options.client_token = token;
   options.abi = abi;
+  options.pid = pid;
   options.purpose = purpose == service::Purpose::kPublish ? wire::Purpose::kPublish : wire::Purpose::kControl;
   options.geometry = shape_.geometry;
   opening_.push_back({Must(channel::ServerSession::Create(options)), purpose});
@@ -80,14 +87,33 @@ void ManagerLife::Opened(const Frame& frame, std::uint64_t) {
   ORBITKV_CHECK(found != opening_.end());
   Opening opening = std::move(*found);
   opening_.erase(found);
-  const Status opened = service_->OpenSession(frame.session, opening.purpose, opening.channel->token());
+  auto session = std::make_unique<Session>(std::move(opening.channel), service_);
+  const Status opened = OpenInService(*session, opening.purpose);
   history_.Note(opened ? "manager: opened" : "manager: refused to open", {{"session", frame.session.value()}});
   if (!opened) {
     replies_.push_back({.kind = Reply::Kind::kClosed, .session = frame.session});
     return;
   }
-  oracle_.Opened(frame.session, opening.channel->abi());
-  sessions_.push_back(std::make_unique<Session>(std::move(opening.channel), *service_));
+  oracle_.Opened(frame.session, session->channel->abi());
+  sessions_.push_back(std::move(session));
+}
+
+Status ManagerLife::OpenInService(Session& session, service::Purpose purpose) {
+  if (free_rows_.empty()) return Fail(Code::kBusy, "no row of the session table is free");
+  const std::uint32_t row = *free_rows_.begin();
+  const channel::ServerSession& channel = *session.channel;
+  ORBITKV_CHECK(
+      state_->lists()
+          .Open(row, {.incarnation = {number_, 1}, .token = channel.token(), .pid = channel.pid(), .watched = true})
+          .has_value());
+  Status opened = service_.OpenSession(session.id, purpose, channel.token(), row);
+  if (!opened) {
+    state_->lists().Close(row);
+    return opened;
+  }
+  free_rows_.erase(row);
+  session.row = row;
+  return opened;
 }
 
 void ManagerLife::HungUp(SessionId id, std::uint64_t now_ns) {
@@ -95,9 +121,9 @@ void ManagerLife::HungUp(SessionId id, std::uint64_t now_ns) {
   if (session == nullptr) return;
   history_.Note("manager: hung up", {{"session", id.value()}});
   Close(*session, now_ns);
-  service_->DetachSession(id, now_ns);
+  service_.DetachSession(id, now_ns);
   oracle_.Detached(id);
-  if (!service_->HoldsNothing(id)) {
+  if (!service_.HoldsNothing(id)) {
     ++counts_.detached_holding;
     return;
   }
@@ -107,7 +133,7 @@ void ManagerLife::HungUp(SessionId id, std::uint64_t now_ns) {
 
 void ManagerLife::End(SessionId id, std::uint64_t now_ns) {
   history_.Note("manager: ended", {{"session", id.value()}});
-  service_->EndSession(id, now_ns);
+  service_.EndSession(id, now_ns);
   oracle_.Ended(id);
   Forget(id, now_ns);
 }
@@ -115,7 +141,7 @@ void ManagerLife::End(SessionId id, std::uint64_t now_ns) {
 void ManagerLife::Registered(const Frame& frame, std::uint64_t now_ns) {
   const Session* session = Find(frame.session);
   if (session == nullptr || session->channel == nullptr) return;
-  const service::RegisterOutcome outcome = service_->Register(frame.session, frame.registration, now_ns);
+  const service::RegisterOutcome outcome = service_.Register(frame.session, frame.registration, now_ns);
   history_.Note("manager: registered", {{"session", frame.session.value()},
                                         {"refused", outcome.refused ? 1U : 0U},
                                         {"instance", outcome.instance.value()},
@@ -129,7 +155,7 @@ void ManagerLife::Registered(const Frame& frame, std::uint64_t now_ns) {
 void ManagerLife::Unregistered(const Frame& frame, std::uint64_t now_ns) {
   const Session* session = Find(frame.session);
   if (session == nullptr || session->channel == nullptr) return;
-  ORBITKV_CHECK(service_->Unregister(frame.session, now_ns).has_value());
+  ORBITKV_CHECK(service_.Unregister(frame.session, now_ns).has_value());
   history_.Note("manager: unregistered", {{"session", frame.session.value()}});
   oracle_.Unregistered(frame.session);
   ++counts_.unregistered;
@@ -139,12 +165,16 @@ void ManagerLife::Unregistered(const Frame& frame, std::uint64_t now_ns) {
 void ManagerLife::Drained(const Frame& frame, std::uint64_t now_ns) {
   if (Find(frame.session) == nullptr) return;
   if (frame.life == number_) {
-    if (const auto ended = service_->DrainSession(frame.token, now_ns)) {
+    if (const auto ended = service_.DrainSession(frame.token, now_ns)) {
       history_.Note("manager: drained", {{"session", ended->value()}});
       oracle_.Ended(*ended);
       ++counts_.drained;
       if (*ended != frame.session) Forget(*ended, now_ns);
     }
+  } else if (const auto row = service_.DrainEarlierSession({frame.life, 1}, frame.token)) {
+    history_.Note("manager: an earlier session drained", {{"row", *row}});
+    ++counts_.earlier_drained;
+    TakeFreedRows();
   }
   replies_.push_back({.kind = Reply::Kind::kDone, .session = frame.session});
 }
@@ -192,7 +222,7 @@ bool ManagerLife::Turn(std::size_t index, std::uint64_t now_ns) {
   const bool worked = session.turn.Take(*session.channel, host);
   oracle_.AfterTurn(before);
   if (session.channel->broken()) history_.Violation("a ring broke", {{"session", session.id.value()}});
-  for (const service::VerifyRequest& request : service_->TakeVerifyRequests()) verifying_.push_back(request);
+  for (const service::VerifyRequest& request : service_.TakeVerifyRequests()) verifying_.push_back(request);
   return worked;
 }
 
@@ -201,28 +231,28 @@ bool ManagerLife::stepping() const {
 }
 
 void ManagerLife::TickIfDue(std::uint64_t now_ns) {
-  const auto deadline = service_->NextDeadline();
-  if (deadline && *deadline <= now_ns) service_->Tick(now_ns);
+  const auto deadline = service_.NextDeadline();
+  if (deadline && *deadline <= now_ns) service_.Tick(now_ns);
 }
 
 void ManagerLife::Work(std::uint64_t now_ns) {
   const WorkBefore before = oracle_.BeforeWork();
-  service_->Work(now_ns);
+  service_.Work(now_ns);
   oracle_.AfterWork(before);
-  for (const service::LoadRequest& request : service_->TakeLoads()) {
+  for (const service::LoadRequest& request : service_.TakeLoads()) {
     const Saved* saved = store_.Find(request.key);
     history_.Note("manager: loads", {{"load", request.id}, {"generation", request.generation}});
     oracle_.Loading(request, saved);
     reading_.emplace(request.id, request);
     source_.Submit(request, now_ns);
   }
-  for (const service::SaveRequest& request : service_->TakeSaves()) {
+  for (const service::SaveRequest& request : service_.TakeSaves()) {
     history_.Note("manager: saves", {{"save", request.id}, {"generation", request.generation}});
     oracle_.Saving(request);
     saving_.emplace(request.id, request);
     source_.Save(request, now_ns);
   }
-  static_cast<void>(service_->TakeCompleted());
+  static_cast<void>(service_.TakeCompleted());
 }
 
 void ManagerLife::Read(std::uint64_t now_ns) {
@@ -258,7 +288,7 @@ void ManagerLife::TakeSaved(std::uint64_t now_ns) {
   const testing::RamSource::Saved saved = saved_.front();
   saved_.pop_front();
   history_.Note("manager: saved", {{"save", saved.id}, {"result", static_cast<std::uint64_t>(saved.result)}});
-  service_->SaveDone(saved.id, saved.result, now_ns);
+  service_.SaveDone(saved.id, saved.result, now_ns);
   oracle_.Saved(saved.id);
 }
 
@@ -267,8 +297,39 @@ void ManagerLife::TakeLoaded(std::uint64_t now_ns) {
   const testing::RamSource::Done done = loaded_.front();
   loaded_.pop_front();
   history_.Note("manager: loaded", {{"load", done.id}, {"result", static_cast<std::uint64_t>(done.result)}});
-  service_->LoadDone(done.id, done.result, done.checksum, now_ns);
+  service_.LoadDone(done.id, done.result, done.checksum, now_ns);
   oracle_.Loaded(done.id, done.result, done.checksum);
+}
+
+void ManagerLife::TendEarlier() {
+  for (const service::EarlierSessionStatus& earlier : service_.earlier_sessions()) {
+    if (alive_(earlier.pid)) continue;
+    history_.Note("manager: an earlier session's process is gone", {{"row", earlier.row}});
+    ORBITKV_CHECK(service_.EndEarlierSession(earlier.row));
+    ++counts_.earlier_died;
+    TakeFreedRows();
+    return;
+  }
+}
+
+void ManagerLife::TakeFreedRows() {
+  for (const std::uint32_t row : service_.TakeEndedEarlierSessions()) free_rows_.insert(row);
+}
+
+void ManagerLife::Scrub(std::uint64_t now_ns) {
+  if (!service_.scrubbing()) return;
+  service_.Scrub(now_ns);
+  for (const service::VerifyRequest& request : service_.TakeVerifyRequests()) verifying_.push_back(request);
+}
+
+std::optional<NamespaceRow> ManagerLife::RowOf(const state::Digest& space) const {
+  const wire::TablesSection rows = wire::TablesLayout(shape_.core(number_).shape()).namespaces;
+  const auto table = table_.bytes().subspan(rows.offset, rows.bytes);
+  for (std::uint32_t row = 1; row <= shape_.limits.max_namespaces; ++row) {
+    const auto record = wire::LoadNamespace(table, NamespaceRow(row));
+    if (record && *record && (*record)->digest == space) return NamespaceRow(row);
+  }
+  return std::nullopt;
 }
 
 void ManagerLife::Verify(std::uint64_t now_ns) {
@@ -281,7 +342,7 @@ void ManagerLife::Verify(std::uint64_t now_ns) {
           .has_value();
   history_.Note("manager: verified", {{"generation", request.generation}, {"equal", equal ? 1U : 0U}});
   oracle_.Verified(request, equal);
-  service_->VerifyDone(request.id, equal, now_ns);
+  service_.VerifyDone(request.id, equal, now_ns);
 }
 
 void ManagerLife::Close(Session& session, std::uint64_t now_ns) {
@@ -293,6 +354,7 @@ void ManagerLife::Close(Session& session, std::uint64_t now_ns) {
 void ManagerLife::Forget(SessionId id, std::uint64_t now_ns) {
   Session* session = Find(id);
   if (session == nullptr) return;
+  if (session->row) free_rows_.insert(*session->row);
   Close(*session, now_ns);
   replies_.push_back({.kind = Reply::Kind::kClosed, .session = id});
   std::erase_if(sessions_, [id](const auto& one) { return one->id == id; });

@@ -4,26 +4,29 @@
 // A client connects and gets its session at once; that the dispatcher learns of it, as of frames, hang-ups and deaths,
 // is an event that waits until TakeEvent. Requests lie in the session's ring until Turn.
 //
-// Owns: everything of this life but the pool's bytes, which clients keep. Tells the oracle what it decides.
-// Threads: one. Blocks: no. Units: virtual nanoseconds.
-// Errors: Connect and Core's construction fail the simulation through ORBITKV_CHECK: they need memory only.
+// Owns: everything of this life but its memory, which clients keep and the next life may find. Tells the oracle what it
+// decides. Threads: one. Blocks: no. Units: virtual nanoseconds. Errors: ManagerDied out of whatever stores into the
+// tables, when they say so: the life is over then, as it is. What
+//         needs memory only fails the simulation through ORBITKV_CHECK.
 // Invariant: a life that is destroyed has answered nothing more; what lies in its rings is lost.
 #pragma once
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
+#include <optional>
+#include <set>
 #include <vector>
 
-#include "orbitkv/cache/block_cache.h"
 #include "orbitkv/channel/server_session.h"
 #include "orbitkv/manager/session_turn.h"
-#include "orbitkv/pool/pool.h"
+#include "orbitkv/service/core_state.h"
 #include "orbitkv/service/service.h"
 #include "orbitkv/testing/ram_source.h"
 #include "orbitkv/testing/sim/history.h"
-#include "orbitkv/testing/sim/memory.h"
+#include "orbitkv/testing/sim/host_memory.h"
 #include "orbitkv/testing/sim/shape.h"
 #include "orbitkv/testing/sim/store.h"
 
@@ -52,6 +55,8 @@ struct Reply {
 // Paths of a life that its service does not count.
 struct LifeCounts {
   std::uint64_t unregistered = 0;
+  std::uint64_t earlier_died = 0;      // sessions of earlier lives whose processes ended
+  std::uint64_t earlier_drained = 0;   // and those whose processes said that nothing moves any more
   std::uint64_t detached_holding = 0;  // connections lost by processes that may be copying
   std::uint64_t drained = 0;           // sessions that ended because their client said so
 };
@@ -68,22 +73,36 @@ struct SimRequest {
 
 class ManagerLife {
  public:
-  // store: what earlier lives have saved; this one loads from it.
-  ManagerLife(const Shape& shape, std::uint64_t number, Store& store, Oracle& oracle, History& history);
+  // What outlives it. store: what earlier lives have saved; this one loads from it. alive: whether a process lives.
+  struct Surroundings {
+    HostMemory& memory;
+    Store& store;
+    std::function<bool(std::int32_t)> alive;
+  };
+  // Takes over what earlier lives have left. ManagerDied, when the memory says so.
+  ManagerLife(const Shape& shape, std::uint64_t number, const Surroundings& around, Oracle& oracle, History& history,
+              std::uint64_t now_ns);
   ~ManagerLife();
   ManagerLife(const ManagerLife&) = delete;
   ManagerLife& operator=(const ManagerLife&) = delete;
 
   std::uint64_t number() const { return number_; }
   const std::shared_ptr<PoolMemory>& memory() const { return memory_; }
-  service::Service& service() { return *service_; }
-  const cache::BlockCache& cache() const { return *cache_; }
-  std::span<const std::byte> table() const { return table_->bytes(); }
+  service::Service& service() { return service_; }
+  const cache::BlockCache& cache() const { return state_->cache(); }
+  // Of slots.
+  std::span<const std::byte> table() const;
+  std::uint64_t first_generation() const { return wire::FirstGeneration(state_->report().life); }
+  const service::RecoveryReport& report() const { return state_->report(); }
+  // By the tables.
+  std::optional<NamespaceRow> RowOf(const state::Digest& space) const;
+  std::span<const std::byte> tables() const { return table_.bytes(); }
   const LifeCounts& counts() const { return counts_; }
 
   // ---- the bootstrap thread ----
   // A new session; the caller maps its memory.
-  const channel::ServerSession& Connect(service::Purpose purpose, std::uint64_t token, std::uint16_t abi);
+  const channel::ServerSession& Connect(service::Purpose purpose, std::uint64_t token, std::uint16_t abi,
+                                        std::int32_t pid);
   void Post(Frame frame) { events_.push_back(std::move(frame)); }
   std::vector<Reply> TakeReplies() { return std::exchange(replies_, {}); }
 
@@ -100,7 +119,7 @@ class ManagerLife {
   testing::RamSource& source() { return source_; }
   const Store& store() const { return store_; }
   bool loading() const {
-    return service_->HasWork() || source_.reads() + source_.saves() > 0 || !loaded_.empty() || !saved_.empty();
+    return service_.HasWork() || source_.reads() + source_.saves() > 0 || !loaded_.empty() || !saved_.empty();
   }
   // A share of the work behind tickets; hands reads and saves to the source.
   void Work(std::uint64_t now_ns);
@@ -109,6 +128,13 @@ class ManagerLife {
   // The dispatcher hears of one read and one save that have ended.
   void TakeLoaded(std::uint64_t now_ns);
   void TakeSaved(std::uint64_t now_ns);
+
+  // ---- earlier lives ----
+  // The death of a process of an earlier life is seen, if there is one.
+  void TendEarlier();
+  // A step of the look through what was taken over.
+  void Scrub(std::uint64_t now_ns);
+  bool tending() { return service_.gauges().earlier_sessions > 0 || service_.scrubbing(); }
 
   // ---- the verifier ----
   bool has_verifications() const { return !verifying_.empty(); }
@@ -121,6 +147,7 @@ class ManagerLife {
     const SessionId id;
     std::unique_ptr<channel::ServerSession> channel;
     manager::SessionTurn turn;
+    std::optional<std::uint32_t> row;  // in the session table
     SimRequest request;
   };
   struct TurnHost;
@@ -135,23 +162,25 @@ class ManagerLife {
   void Close(Session& session, std::uint64_t now_ns);
   void Forget(SessionId id, std::uint64_t now_ns);
   void Keep(const service::SaveRequest& request);
+  Status OpenInService(Session& session, service::Purpose purpose);
+  void TakeFreedRows();
 
   const Shape& shape_;
   Store& store_;
   const std::uint64_t number_;
   Oracle& oracle_;
   History& history_;
-  std::shared_ptr<PoolMemory> memory_;
-  std::vector<std::uint64_t> table_memory_;
-  std::unique_ptr<wire::SpanTable> table_;
+  const std::function<bool(std::int32_t)> alive_;
+  const std::shared_ptr<PoolMemory> memory_;
+  MortalTable& table_;
   testing::RamSource source_;
   std::map<std::uint64_t, service::LoadRequest> reading_;
   std::map<std::uint64_t, service::SaveRequest> saving_;
   std::deque<testing::RamSource::Done> loaded_;  // ended, not heard of yet
   std::deque<testing::RamSource::Saved> saved_;  // likewise
-  std::unique_ptr<pool::Pool> pool_;
-  std::unique_ptr<cache::BlockCache> cache_;
-  std::unique_ptr<service::Service> service_;
+  const std::unique_ptr<service::CoreState> state_;
+  service::Service& service_;
+  std::set<std::uint32_t> free_rows_;
 
   struct Opening {
     std::unique_ptr<channel::ServerSession> channel;

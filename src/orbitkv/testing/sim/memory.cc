@@ -15,4 +15,17 @@ void FillPage(std::uint64_t write, std::uint32_t page, std::span<std::byte> out)
   }
 }
 
+void Touching::Add(std::uint64_t generation) {
+  ++memory_->touched[generation];
+  generations_.push_back(generation);
+}
+
+void Touching::Clear() {
+  for (const std::uint64_t generation : generations_) {
+    const auto found = memory_->touched.find(generation);
+    if (--found->second == 0) memory_->touched.erase(found);
+  }
+  generations_.clear();
+}
+
 }  // namespace orbitkv::sim

@@ -10,9 +10,6 @@ namespace orbitkv::sim {
 
 void Oracle::StartLife(ManagerLife& life) {
   life_ = &life;
-  slots_.clear();
-  placed_.clear();
-  present_.clear();
   pinned_.clear();
   sessions_.clear();
   instances_.clear();
@@ -25,6 +22,7 @@ void Oracle::StartLife(ManagerLife& life) {
   tickets_.clear();
   doubts_ = 0;
   claims_by_others_ = 0;
+  TakeOver();
 }
 
 // ---- sessions -------------------------------------------------------------------------------------------------------
@@ -227,6 +225,7 @@ std::optional<std::uint64_t> Oracle::AnyRead(std::uint64_t pick) const {
 
 void Oracle::Check() {
   CheckSlots();
+  CheckTouched();
   CheckFigures();
   CheckBudgets();
   CheckSessions();
@@ -276,7 +275,7 @@ void Oracle::CheckFigures() {
   Expect(cache.reserved_slots == gauges.reserved_slots + gauges.loads,
          "cache and service disagree about reserved slots");
   Expect(cache.granted_pins >= granted &&
-             (stepping || cache.granted_pins <= granted + gauges.verifications + gauges.saves),
+             (stepping || cache.granted_pins <= granted + gauges.verifications + gauges.saves + gauges.held_slots),
          "granted pins are miscounted", {{"cache", cache.granted_pins}, {"model", granted}});
   const std::uint64_t open = gauges.running_queries + gauges.tickets + gauges.warm_ups;
   Expect(gauges.leases + open > 0 || cache.found_pins == 0, "a found pin belongs to nobody");
@@ -360,6 +359,8 @@ void Oracle::CheckQuiet(bool gone) {
       {"reserved slots are left", gauges.reserved_slots},
       {"reserved bytes are left", gauges.reserved_bytes},
       {"verifications are left", gauges.verifications},
+      {"earlier sessions are left", gauges.earlier_sessions},
+      {"slots are left held for them", gauges.held_slots},
       {"tickets are left", gauges.tickets},
       {"warm-ups are left", gauges.warm_ups},
       {"loads are left", gauges.loads},

@@ -6,7 +6,8 @@
 //
 // Owns: its facts. Refers to the current life, whose figures and slot table it reads. Threads: one. Blocks: no.
 // Errors: a broken promise goes to the history as a violation.
-// Invariant: facts are those of one Manager life; StartLife forgets the ones before.
+// Invariant: facts are those of one Manager life; StartLife forgets the ones before, but for the slots where pools
+//            survive.
 #pragma once
 
 #include <cstdint>
@@ -23,6 +24,7 @@
 #include "orbitkv/testing/sim/rules.h"
 #include "orbitkv/testing/sim/shape.h"
 #include "orbitkv/testing/sim/store.h"
+#include "orbitkv/wire/pool_table.h"
 #include "orbitkv/wire/query.h"
 
 namespace orbitkv::sim {
@@ -48,8 +50,9 @@ class Oracle {
  public:
   Oracle(const Shape& shape, History& history) : shape_(shape), history_(history) {}
 
+  // Where pools survive, what the tables hold by now is there, and must be what was stored.
   void StartLife(ManagerLife& life);
-  void EndLife() { life_ = nullptr; }
+  void EndLife();
 
   // ---- what the Manager's other threads tell it; service has been told already ----
   void Opened(SessionId session, std::uint16_t abi);
@@ -96,6 +99,8 @@ class Oracle {
 
   // After every step.
   void Check();
+  // Now and then: a Manager that died now would leave a next one what this one has.
+  void CheckRecovery(std::uint64_t now_ns);
   // Every client has finished and given up all it held; `gone`: no session is open either.
   void CheckQuiet(bool gone);
 
@@ -225,6 +230,7 @@ class Oracle {
   void Committed(Reservation* reservation, std::uint32_t index, std::uint64_t generation, std::uint32_t outcome);
   void AbortReservation(std::uint64_t id);
   std::uint32_t RecordOf(std::uint64_t generation) const;
+  bool Holds(const wire::SlotRecord& record, const Slot& slot) const;
   // oracle.cc
   void EndHeld(SessionId id);
   void EndTickets(SessionId id);
@@ -232,7 +238,9 @@ class Oracle {
   bool Present(std::uint32_t space, std::uint32_t group, const state::BlockHash& hash) const;
   bool RankLive(InstanceId instance, std::uint32_t rank) const;
   bool IndexFull() const;
+  void TakeOver();
   void CheckSlots();
+  void CheckTouched();
   void CheckFigures();
   void CheckBudgets();
   void CheckSessions();
@@ -266,6 +274,8 @@ class Oracle {
   std::set<std::uint64_t> leased_;                // every lease's id
   std::map<std::pair<SessionId, std::uint64_t>, Ticket> tickets_;
   std::uint64_t doubts_ = 0;  // reports of mismatches in this life
+  // What the life before served when it died.
+  std::vector<std::pair<std::uint32_t, state::BlockHash>> served_;
   std::uint64_t granted_ = 0;
   std::uint64_t claims_by_others_ = 0;  // in this life
 };

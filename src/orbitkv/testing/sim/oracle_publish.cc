@@ -65,6 +65,8 @@ Oracle::Slot& Oracle::TakeSlot(const BlockKey& key, std::uint64_t offset, std::u
       Expect(!older.read(), "a slot that somebody may read was given to a writer",
              {{"generation", at->second}, {"offset", older.offset}});
       Expect(older.state != SlotState::kReserved, "a slot has two writers", {{"generation", at->second}});
+      Expect(!life_->memory()->touched.contains(at->second), "a slot was given to a writer while a process touches it",
+             {{"generation", at->second}, {"offset", older.offset}});
       older.state = SlotState::kGone;
       older.doubted = false;
       const auto there = present_.find(older.key);

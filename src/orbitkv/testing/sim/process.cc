@@ -55,7 +55,8 @@ void Process::Crash() {
 ClientEnd Process::Open(ClientLife& life, service::Purpose purpose) {
   ClientEnd end;
   end.token = world_.NextNumber();
-  const channel::ServerSession& server = world_.manager()->Connect(purpose, end.token, shape_.abi);
+  const channel::ServerSession& server =
+      world_.manager()->Connect(purpose, end.token, shape_.abi, static_cast<std::int32_t>(number_));
   end.id = server.id();
   const wire::SessionGeometry& geometry = world_.shape().geometry;
   auto mapping = os::Mapping::Map(server.session_fd(), geometry.total_bytes(), os::Access::kReadWrite);
@@ -80,6 +81,7 @@ void Process::Connect() {
   life_ = std::make_shared<ClientLife>();
   life_->number = manager->number();
   life_->memory = manager->memory();
+  life_->first_generation = manager->first_generation();
   life_->control = Open(*life_, service::Purpose::kControl);
   for (const OldSession& old : old_) {
     world_.network().Send(life_->number, {.kind = Frame::Kind::kDrained,
@@ -145,7 +147,7 @@ void Process::TendLink() {
   if (life_ == nullptr) {
     // At the end only who has something to report connects again.
     if (!world_.settling() || !old_.empty()) Connect();
-    if (world_.manager() == nullptr) old_.clear();
+    if (world_.manager() == nullptr && !world_.shape().survives) old_.clear();
     return;
   }
   if (!life_->lost && !world_.settling() && world_.prng().Below(48) == 0) Unregister();

@@ -43,6 +43,7 @@ struct ClientLife {
   std::shared_ptr<PoolMemory> memory;
   std::optional<ClientEnd> control;
   std::optional<ClientEnd> publish;
+  std::uint64_t first_generation = 0;  // of slots that were given out in this life
   std::uint64_t next_operation = 1;
   bool lost = false;
 };

@@ -83,6 +83,7 @@ Shape MakeShape(std::uint64_t seed) {
   service::Limits& limits = shape.limits;
   limits.pool_bytes = shape.pool.pool_bytes;
   limits.max_sessions = 28;
+  limits.max_namespaces = 16;
   limits.step_hashes = static_cast<std::uint32_t>(4 + prng.Below(12));
   limits.operations_per_session = static_cast<std::uint32_t>(3 + prng.Below(8));
   limits.operations_total = 24;
@@ -128,7 +129,21 @@ Shape MakeShape(std::uint64_t seed) {
   limits.save_sketch_blocks = 256;
   shape.corrupting = prng.Below(3) == 0;
   shape.manager_crashes = prng.Below(2) == 0;
+  shape.survives = prng.Below(2) == 0;
   return shape;
+}
+
+service::CoreStateConfig Shape::core(std::uint64_t life) const {
+  service::CoreStateConfig config;
+  config.pool = pool;
+  config.cache.max_blocks = max_blocks;
+  config.cache.max_namespaces = limits.max_namespaces;
+  config.cache.hash_seed = life * 0x9e3779b97f4a7c15ULL;
+  config.cache.max_revokes = 4;
+  config.limits = limits;
+  config.session_rows = 64;
+  config.held_percent = 100;  // all that a process may be touching is held
+  return config;
 }
 
 std::uint64_t Shape::largest_block_bytes() const {

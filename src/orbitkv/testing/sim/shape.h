@@ -10,6 +10,7 @@
 
 #include "orbitkv/base/prng.h"
 #include "orbitkv/pool/pool.h"
+#include "orbitkv/service/core_state.h"
 #include "orbitkv/service/limits.h"
 #include "orbitkv/service/types.h"
 #include "orbitkv/wire/session_layout.h"
@@ -52,6 +53,10 @@ struct Shape {
   bool backed = false;         // blocks are saved behind the pool and loaded again
   bool corrupting = false;     // bytes of the pool are overwritten now and then
   bool manager_crashes = false;
+  bool survives = false;  // a Manager finds the pool and the tables of the one before
+
+  // What a Manager is made of; the same for each life but for its number.
+  service::CoreStateConfig core(std::uint64_t life) const;
 
   // A block of the engine that keeps most of one, in all its groups and shards; a slot that is the largest.
   std::uint64_t largest_block_bytes() const;

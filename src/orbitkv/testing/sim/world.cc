@@ -7,6 +7,8 @@ namespace {
 
 // Everybody together needs far fewer steps than this to finish what is in hand.
 constexpr int kSettleRounds = 4000;
+// Steps between two looks at what recovery would make of the tables.
+constexpr std::uint64_t kCompareEvery = 97;
 
 }  // namespace
 
@@ -14,6 +16,7 @@ void Coverage::Add(const Coverage& other) {
   steps += other.steps;
   restored += other.restored;
   restored_groups += other.restored_groups;
+  restored_earlier += other.restored_earlier;
   mismatched += other.mismatched;
   false_alarms += other.false_alarms;
   late_answers += other.late_answers;
@@ -25,6 +28,15 @@ void Coverage::Add(const Coverage& other) {
   unregistered += other.unregistered;
   detached_holding += other.detached_holding;
   drained += other.drained;
+  recoveries += other.recoveries;
+  died_storing += other.died_storing;
+  died_recovering += other.died_recovering;
+  adopted += other.adopted;
+  unfinished += other.unfinished;
+  torn += other.torn;
+  held += other.held;
+  earlier_died += other.earlier_died;
+  earlier_drained += other.earlier_drained;
   too_late += other.too_late;
   saves_ok += other.saves_ok;
   saves_bad += other.saves_bad;
@@ -52,6 +64,7 @@ World::World(std::uint64_t seed, std::size_t history_lines)
     state.shape = engine;
     state.mail.resize(engine.processes());
   }
+  memory_ = std::make_unique<HostMemory>(shape_.core(0).shape());
   StartManager();
   for (std::size_t engine = 0; engine < engines_.size(); ++engine) {
     for (std::uint32_t index = 0; index < engines_[engine].shape.processes(); ++index) {
@@ -70,6 +83,16 @@ void World::Run() {
 }
 
 void World::Step() {
+  try {
+    StepOnce();
+  } catch (const ManagerDied&) {
+    // In the middle of what it did, and of what the model was told of it.
+    ++coverage_.died_storing;
+    CrashManager();
+  }
+}
+
+void World::StepOnce() {
   ++coverage_.steps;
   Advance(1000);
   const std::uint64_t what = prng_.Below(100);
@@ -91,12 +114,17 @@ void World::Step() {
   }
   network_.Take(manager_->number(), manager_->TakeReplies());
   oracle_.Check();
+  if (coverage_.steps % kCompareEvery == 0) oracle_.CheckRecovery(now_ns_);
 }
 
 void World::ManagerStep() {
   if (manager_ == nullptr) return;
-  const std::uint64_t what = prng_.Below(18);
-  if (what == 0 && manager_->has_verifications()) {
+  const std::uint64_t what = prng_.Below(20);
+  if (what == 18) {
+    manager_->TendEarlier();
+  } else if (what == 19) {
+    manager_->Scrub(now_ns_);
+  } else if (what == 0 && manager_->has_verifications()) {
     manager_->Verify(now_ns_);
   } else if (what == 1) {
     manager_->Work(now_ns_);
@@ -131,7 +159,9 @@ void World::Fault() {
   Process& process = *processes_[prng_.Below(processes_.size())];
   const std::uint64_t what = prng_.Below(16);
   if (what < 2) {
-    if (shape_.manager_crashes && manager_ != nullptr) CrashManager();
+    if (!shape_.manager_crashes || manager_ == nullptr) return;
+    if (what == 0) return CrashManager();
+    memory_->table().DieAfter(prng_.Below(60));
   } else if (what < 8) {
     if (process.alive()) {
       process.Crash();
@@ -151,7 +181,22 @@ void World::Fault() {
 }
 
 void World::StartManager() {
-  manager_ = std::make_unique<ManagerLife>(shape_, next_life_++, store_, oracle_, history_);
+  if (!shape_.survives && next_life_ > 1) memory_ = std::make_unique<HostMemory>(shape_.core(0).shape());
+  // It may die again before it is there.
+  const bool dies = shape_.survives && !settling_ && next_life_ > 1 && prng_.Below(4) == 0;
+  memory_->table().DieAfter(dies ? std::optional(prng_.Below(200)) : std::nullopt);
+  try {
+    manager_ = std::make_unique<ManagerLife>(
+        shape_, next_life_++,
+        ManagerLife::Surroundings{
+            .memory = *memory_, .store = store_, .alive = [this](std::int32_t process) { return IsAlive(process); }},
+        oracle_, history_, now_ns_);
+  } catch (const ManagerDied&) {
+    ++coverage_.died_recovering;
+    history_.Note("manager: dies before it is there", {{"life", next_life_ - 1}});
+    return;
+  }
+  memory_->table().DieAfter(std::nullopt);
   manager_->source().set_delay([this](const service::ComponentKey&) { return prng_.Below(150 * kMs); });
   manager_->source().set_fault([this](const service::ComponentKey&) {
     using Fault = testing::RamSource::Fault;
@@ -166,8 +211,23 @@ void World::StartManager() {
            : what == 1 ? service::SaveResult::kNoRoom
                        : service::SaveResult::kSaved;
   });
+  const service::RecoveryReport& report = manager_->report();
+  history_.Note("manager: starts", {{"life", manager_->number()},
+                                    {"adopted", report.adopted},
+                                    {"held", report.held_slots},
+                                    {"damaged", report.damaged}});
+  if (report.life > 1) ++coverage_.recoveries;
+  coverage_.adopted += report.adopted;
+  coverage_.unfinished += report.unfinished;
+  coverage_.torn += report.damaged;
+  coverage_.held += report.held_slots;
   oracle_.StartLife(*manager_);
-  history_.Note("manager: starts", {{"life", manager_->number()}});
+}
+
+bool World::IsAlive(std::int32_t process) const {
+  return std::ranges::any_of(processes_, [process](const auto& one) {
+    return one->alive() && one->number() == static_cast<std::uint64_t>(process);
+  });
 }
 
 void World::CrashManager() {
@@ -177,6 +237,7 @@ void World::CrashManager() {
   network_.ManagerGone(manager_->number());
   oracle_.EndLife();
   manager_.reset();
+  memory_->table().DieAfter(std::nullopt);
 }
 
 // A stray write into a slot that holds a block.
@@ -237,6 +298,8 @@ void World::CountLife() {
   coverage_.unregistered += manager_->counts().unregistered;
   coverage_.detached_holding += manager_->counts().detached_holding;
   coverage_.drained += manager_->counts().drained;
+  coverage_.earlier_died += manager_->counts().earlier_died;
+  coverage_.earlier_drained += manager_->counts().earlier_drained;
 }
 
 std::vector<state::BlockHash> World::AnyChain(std::size_t engine) {
@@ -251,13 +314,14 @@ std::vector<state::BlockHash> World::AnyChain(std::size_t engine) {
 
 bool World::Settled() {
   return network_.idle() && !manager_->has_events() && !manager_->has_verifications() && !manager_->stepping() &&
-         !manager_->loading() &&
+         !manager_->loading() && !manager_->tending() &&
          std::ranges::all_of(processes_, [](const auto& process) { return process->settled(); });
 }
 
 // Everybody finishes; whoever waits for something gets it, or its deadline.
 void World::Settle() {
   settling_ = true;
+  memory_->table().DieAfter(std::nullopt);
   history_.Note("world: settles");
   if (manager_ == nullptr) StartManager();
   for (int round = 0; round < kSettleRounds && !failed() && !Settled(); ++round) {

@@ -35,7 +35,8 @@ struct EngineState {
 struct Coverage {
   std::uint64_t steps = 0;
   std::uint64_t restored = 0;
-  std::uint64_t restored_groups = 0;  // of engines with several cache groups
+  std::uint64_t restored_groups = 0;   // of engines with several cache groups
+  std::uint64_t restored_earlier = 0;  // with blocks of earlier lives
   std::uint64_t mismatched = 0;
   std::uint64_t false_alarms = 0;
   std::uint64_t late_answers = 0;
@@ -47,6 +48,15 @@ struct Coverage {
   std::uint64_t unregistered = 0;
   std::uint64_t detached_holding = 0;
   std::uint64_t drained = 0;
+  std::uint64_t recoveries = 0;  // lives that took over what was there
+  std::uint64_t died_storing = 0;
+  std::uint64_t died_recovering = 0;
+  std::uint64_t adopted = 0;
+  std::uint64_t unfinished = 0;
+  std::uint64_t torn = 0;
+  std::uint64_t held = 0;
+  std::uint64_t earlier_died = 0;
+  std::uint64_t earlier_drained = 0;
   std::uint64_t too_late = 0;
   std::uint64_t saves_ok = 0;
   std::uint64_t saves_bad = 0;
@@ -97,7 +107,9 @@ class World {
  private:
   bool failed() const { return history_.violation().has_value(); }
   void Step();
+  void StepOnce();
   void ManagerStep();
+  bool IsAlive(std::int32_t process) const;
   void Fault();
   void StartManager();
   void CrashManager();
@@ -115,6 +127,7 @@ class World {
   History history_;
   Oracle oracle_;
   Store store_;
+  std::unique_ptr<HostMemory> memory_;
   Network network_;
   std::uint64_t now_ns_ = kEpochNs;
   std::uint64_t next_number_ = 1;
