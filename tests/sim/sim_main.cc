@@ -51,6 +51,7 @@ void PrintCoverage(const orbitkv::sim::Coverage& all) {
       "earlier sessions that died {}, drained {}, restored from earlier lives {}\n",
       all.recoveries, all.died_storing, all.died_recovering, all.adopted, all.unfinished, all.torn, all.held,
       all.earlier_died, all.earlier_drained, all.restored_earlier);
+  fmt::print("power losses {}, sectors not synced then {}\n", all.power_losses, all.lost_sectors);
   fmt::print(
       "process crashes {}, Manager crashes {}, lost connections {}, damaged slots {}, mismatches {}, false alarms {}, "
       "dropped {}, given up {}, late answers {}\n",

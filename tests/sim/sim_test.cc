@@ -58,6 +58,7 @@ TEST(SimulationTest, ASweepGoesEverywhere) {
   EXPECT_GT(all.earlier_died, 0U);
   EXPECT_GT(all.earlier_drained, 0U);
   EXPECT_GT(all.restored_earlier, 0U);
+  EXPECT_GT(all.power_losses, 0U);
   EXPECT_GT(all.saves_ok, 0U);
   EXPECT_GT(all.saves_bad, 0U);
   EXPECT_GT(all.evicted_unsaved, 0U);

@@ -36,6 +36,11 @@ ManagerLife::ManagerLife(const Shape& shape, std::uint64_t number, const Surroun
   for (const service::EarlierSessionStatus& earlier : service_.earlier_sessions()) free_rows_.erase(earlier.row);
   if (report().life > 1) service_.BeginScrub(first_generation());
   if (!shape.backed) return;
+  if (around.disk != nullptr) {
+    disk_ = std::make_unique<DiskSource>(*around.disk, *shape.disk, memory_->bytes(), *around.prng, history, now_ns);
+    service_.SetSource(disk_.get());
+    return;
+  }
   store_.ForEach([this](const Saved& saved) { source_.Put(saved.key, saved.record, saved.bytes); });
   service_.SetSource(&source_);
 }
@@ -240,22 +245,41 @@ void ManagerLife::Work(std::uint64_t now_ns) {
   service_.Work(now_ns);
   oracle_.AfterWork(before);
   for (const service::LoadRequest& request : service_.TakeLoads()) {
-    const Saved* saved = store_.Find(request.key);
     history_.Note("manager: loads", {{"load", request.id}, {"generation", request.generation}});
-    oracle_.Loading(request, saved);
-    reading_.emplace(request.id, request);
-    source_.Submit(request, now_ns);
+    LoadFrom(request, now_ns);
   }
   for (const service::SaveRequest& request : service_.TakeSaves()) {
     history_.Note("manager: saves", {{"save", request.id}, {"generation", request.generation}});
     oracle_.Saving(request);
+    if (disk_ != nullptr) {
+      disk_->Save(request);
+      continue;
+    }
     saving_.emplace(request.id, request);
     source_.Save(request, now_ns);
   }
   static_cast<void>(service_.TakeCompleted());
 }
 
+void ManagerLife::LoadFrom(const service::LoadRequest& request, std::uint64_t now_ns) {
+  if (disk_ == nullptr) {
+    oracle_.Loading(request, store_.Find(request.key));
+    reading_.emplace(request.id, request);
+    return source_.Submit(request, now_ns);
+  }
+  Saved found;
+  const auto record = disk_->Locate(request.key);
+  if (record) found = {.key = request.key, .record = *record, .write = oracle_.WriteOf(record->checksum)};
+  oracle_.Loading(request, record && found.write != 0 ? &found : nullptr);
+  disk_->Submit(request);
+}
+
+bool ManagerLife::Behind(const service::ComponentKey& key) const {
+  return disk_ != nullptr ? disk_->Locate(key).has_value() : store_.Find(key) != nullptr;
+}
+
 void ManagerLife::Read(std::uint64_t now_ns) {
+  if (disk_ != nullptr) return disk_->Step(now_ns, loaded_, saved_);
   for (testing::RamSource::Done done : source_.Step(now_ns, memory_->bytes())) {
     const auto read = reading_.extract(done.id).mapped();
     // Whoever reads checks what came: bytes may have been wrong when they were saved.
@@ -286,7 +310,7 @@ void ManagerLife::Keep(const service::SaveRequest& request) {
 void ManagerLife::TakeSaved(std::uint64_t now_ns) {
   if (saved_.empty()) return;
   const testing::RamSource::Saved saved = saved_.front();
-  saved_.pop_front();
+  saved_.erase(saved_.begin());
   history_.Note("manager: saved", {{"save", saved.id}, {"result", static_cast<std::uint64_t>(saved.result)}});
   service_.SaveDone(saved.id, saved.result, now_ns);
   oracle_.Saved(saved.id);
@@ -295,7 +319,7 @@ void ManagerLife::TakeSaved(std::uint64_t now_ns) {
 void ManagerLife::TakeLoaded(std::uint64_t now_ns) {
   if (loaded_.empty()) return;
   const testing::RamSource::Done done = loaded_.front();
-  loaded_.pop_front();
+  loaded_.erase(loaded_.begin());
   history_.Note("manager: loaded", {{"load", done.id}, {"result", static_cast<std::uint64_t>(done.result)}});
   service_.LoadDone(done.id, done.result, done.checksum, now_ns);
   oracle_.Loaded(done.id, done.result, done.checksum);

@@ -25,6 +25,7 @@
 #include "orbitkv/service/core_state.h"
 #include "orbitkv/service/service.h"
 #include "orbitkv/testing/ram_source.h"
+#include "orbitkv/testing/sim/disk.h"
 #include "orbitkv/testing/sim/history.h"
 #include "orbitkv/testing/sim/host_memory.h"
 #include "orbitkv/testing/sim/shape.h"
@@ -77,6 +78,8 @@ class ManagerLife {
   struct Surroundings {
     HostMemory& memory;
     Store& store;
+    testing::VirtualDisk* disk = nullptr;  // instead of the store, where there is one
+    Prng* prng = nullptr;
     std::function<bool(std::int32_t)> alive;
   };
   // Takes over what earlier lives have left. ManagerDied, when the memory says so.
@@ -117,9 +120,12 @@ class ManagerLife {
 
   // ---- loading ----
   testing::RamSource& source() { return source_; }
-  const Store& store() const { return store_; }
+  // Whether it is behind the pool by now.
+  bool Behind(const service::ComponentKey& key) const;
+  DiskSource* disk() { return disk_.get(); }
   bool loading() const {
-    return service_.HasWork() || source_.reads() + source_.saves() > 0 || !loaded_.empty() || !saved_.empty();
+    return service_.HasWork() || (disk_ != nullptr && !disk_->idle()) || source_.reads() + source_.saves() > 0 ||
+           !loaded_.empty() || !saved_.empty();
   }
   // A share of the work behind tickets; hands reads and saves to the source.
   void Work(std::uint64_t now_ns);
@@ -162,6 +168,7 @@ class ManagerLife {
   void Close(Session& session, std::uint64_t now_ns);
   void Forget(SessionId id, std::uint64_t now_ns);
   void Keep(const service::SaveRequest& request);
+  void LoadFrom(const service::LoadRequest& request, std::uint64_t now_ns);
   Status OpenInService(Session& session, service::Purpose purpose);
   void TakeFreedRows();
 
@@ -174,10 +181,11 @@ class ManagerLife {
   const std::shared_ptr<PoolMemory> memory_;
   MortalTable& table_;
   testing::RamSource source_;
+  std::unique_ptr<DiskSource> disk_;  // or null
   std::map<std::uint64_t, service::LoadRequest> reading_;
   std::map<std::uint64_t, service::SaveRequest> saving_;
-  std::deque<testing::RamSource::Done> loaded_;  // ended, not heard of yet
-  std::deque<testing::RamSource::Saved> saved_;  // likewise
+  std::vector<testing::RamSource::Done> loaded_;  // ended, not heard of yet
+  std::vector<testing::RamSource::Saved> saved_;  // likewise
   const std::unique_ptr<service::CoreState> state_;
   service::Service& service_;
   std::set<std::uint32_t> free_rows_;

@@ -208,6 +208,7 @@ void Oracle::Written(std::uint64_t life, std::uint64_t generation, std::uint64_t
   if (slot == slots_.end()) return;
   slot->second.write = write;
   slot->second.checksum = checksum;
+  writes_[checksum] = write;
 }
 
 std::optional<std::uint64_t> Oracle::AnyStored(std::uint64_t pick) const {

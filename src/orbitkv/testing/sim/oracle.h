@@ -77,6 +77,11 @@ class Oracle {
   // ---- what clients do with the pool; ignored for a life that is over ----
   // A writer has filled the slot with write number `write` and will commit it under this checksum.
   void Written(std::uint64_t life, std::uint64_t generation, std::uint64_t write, std::uint64_t checksum);
+  // The write whose slot has this checksum; 0: there is none.
+  std::uint64_t WriteOf(std::uint64_t checksum) const;
+  // The host has lost its memory.
+  void PowerLost();
+
   // ---- loads ----
   // A read into a slot begins; saved: what the store has under its key, or null.
   void Loading(const service::LoadRequest& request, const sim::Saved* saved);
@@ -273,7 +278,8 @@ class Oracle {
   std::map<std::uint64_t, std::uint64_t> saves_;  // generation
   std::set<std::uint64_t> leased_;                // every lease's id
   std::map<std::pair<SessionId, std::uint64_t>, Ticket> tickets_;
-  std::uint64_t doubts_ = 0;  // reports of mismatches in this life
+  std::uint64_t doubts_ = 0;                       // reports of mismatches in this life
+  std::map<std::uint64_t, std::uint64_t> writes_;  // by checksum, of all lives
   // What the life before served when it died.
   std::vector<std::pair<std::uint32_t, state::BlockHash>> served_;
   std::uint64_t granted_ = 0;

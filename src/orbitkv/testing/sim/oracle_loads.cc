@@ -40,6 +40,11 @@ void Oracle::Loaded(std::uint64_t id, service::LoadResult result, std::uint64_t 
   if (stored) present_[slot.key] = generation;
 }
 
+std::uint64_t Oracle::WriteOf(std::uint64_t checksum) const {
+  const auto found = writes_.find(checksum);
+  return found == writes_.end() ? 0 : found->second;
+}
+
 // What is saved is what was stored, under its own name.
 void Oracle::Saving(const service::SaveRequest& request) {
   const auto found = slots_.find(request.generation);

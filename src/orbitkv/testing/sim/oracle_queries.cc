@@ -248,7 +248,7 @@ bool Oracle::Available(std::uint32_t space, std::uint32_t group, const state::Bl
   for (std::uint32_t shard = 0; shard < space_of_[space].shards; ++shard) {
     const service::ComponentKey key{
         .namespace_digest = space_of_[space].digest, .hash = hash, .group = group, .shard = shard, .slot_bytes = 0};
-    if (!present_.contains({space, hash, group, shard}) && life_->store().Find(key) == nullptr) return false;
+    if (!present_.contains({space, hash, group, shard}) && !life_->Behind(key)) return false;
   }
   return true;
 }

@@ -54,6 +54,11 @@ bool Oracle::Holds(const wire::SlotRecord& record, const Slot& slot) const {
          record.parent == slot.parent.value_or(state::BlockHash{});
 }
 
+void Oracle::PowerLost() {
+  slots_.clear();
+  served_.clear();
+}
+
 void Oracle::TakeOver() {
   present_.clear();
   placed_.clear();
@@ -111,6 +116,11 @@ void Oracle::CheckTouched() {
 }
 
 void Oracle::CheckRecovery(std::uint64_t now_ns) {
+  if (life_->disk() != nullptr) {
+    std::vector<service::ComponentKey> keys;
+    for (const auto& [key, generation] : present_) keys.push_back(Describe(generation).key);
+    life_->disk()->CheckRecovery(keys);
+  }
   const auto bytes = life_->tables();
   std::vector<std::uint64_t> copy(bytes.size() / sizeof(std::uint64_t));
   std::memcpy(copy.data(), bytes.data(), bytes.size());

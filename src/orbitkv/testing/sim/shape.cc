@@ -124,10 +124,17 @@ Shape MakeShape(std::uint64_t seed) {
   constexpr service::SavePolicy kPolicies[] = {service::SavePolicy::kOff, service::SavePolicy::kAll,
                                                service::SavePolicy::kReuse};
   limits.save_policy = shape.backed ? kPolicies[prng.Below(std::size(kPolicies))] : service::SavePolicy::kOff;
+  if (limits.save_policy != service::SavePolicy::kOff && prng.Below(2) == 0) {
+    constexpr DiskFaults kFaults[] = {DiskFaults::kNone, DiskFaults::kFailing, DiskFaults::kLying};
+    shape.disk = DiskShape{.segment_bytes = 16 * 1024 * (1 + prng.Below(2)),
+                           .segments = static_cast<std::uint32_t>(4 + prng.Below(4)),
+                           .faults = kFaults[prng.Below(std::size(kFaults))]};
+  }
   limits.save_percent = static_cast<std::uint32_t>(3 + prng.Below(20));
   limits.save_queue = static_cast<std::uint32_t>(4 + prng.Below(60));
   limits.save_sketch_blocks = 256;
   shape.corrupting = prng.Below(3) == 0;
+  if (shape.disk) shape.disk->exact = !shape.corrupting && shape.disk->faults != DiskFaults::kLying;
   shape.manager_crashes = prng.Below(2) == 0;
   shape.survives = prng.Below(2) == 0;
   return shape;

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "orbitkv/service/core_state.h"
 #include "orbitkv/service/limits.h"
 #include "orbitkv/service/types.h"
+#include "orbitkv/testing/sim/disk.h"
 #include "orbitkv/wire/session_layout.h"
 
 namespace orbitkv::sim {
@@ -53,7 +55,8 @@ struct Shape {
   bool backed = false;         // blocks are saved behind the pool and loaded again
   bool corrupting = false;     // bytes of the pool are overwritten now and then
   bool manager_crashes = false;
-  bool survives = false;  // a Manager finds the pool and the tables of the one before
+  std::optional<DiskShape> disk{};  // what is behind the pool is a store on a disk
+  bool survives = false;            // a Manager finds the pool and the tables of the one before
 
   // What a Manager is made of; the same for each life but for its number.
   service::CoreStateConfig core(std::uint64_t life) const;

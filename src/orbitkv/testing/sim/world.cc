@@ -28,6 +28,8 @@ void Coverage::Add(const Coverage& other) {
   unregistered += other.unregistered;
   detached_holding += other.detached_holding;
   drained += other.drained;
+  power_losses += other.power_losses;
+  lost_sectors += other.lost_sectors;
   recoveries += other.recoveries;
   died_storing += other.died_storing;
   died_recovering += other.died_recovering;
@@ -65,6 +67,7 @@ World::World(std::uint64_t seed, std::size_t history_lines)
     state.mail.resize(engine.processes());
   }
   memory_ = std::make_unique<HostMemory>(shape_.core(0).shape());
+  if (shape_.disk) disk_ = std::make_unique<testing::VirtualDisk>(shape_.disk->bytes());
   StartManager();
   for (std::size_t engine = 0; engine < engines_.size(); ++engine) {
     for (std::uint32_t index = 0; index < engines_[engine].shape.processes(); ++index) {
@@ -104,7 +107,7 @@ void World::StepOnce() {
     network_.Deliver(prng_, manager_.get());
   } else if (what < 98) {
     PassTime();
-  } else if (shape_.backed && manager_ != nullptr) {
+  } else if (shape_.backed && disk_ == nullptr && manager_ != nullptr) {
     TendStore();
   }
   if (!settling_ && prng_.Below(1000) < shape_.faults) Fault();
@@ -160,7 +163,7 @@ void World::Fault() {
   const std::uint64_t what = prng_.Below(16);
   if (what < 2) {
     if (!shape_.manager_crashes || manager_ == nullptr) return;
-    if (what == 0) return CrashManager();
+    if (what == 0) return disk_ != nullptr && prng_.Below(4) == 0 ? PowerLoss() : CrashManager();
     memory_->table().DieAfter(prng_.Below(60));
   } else if (what < 8) {
     if (process.alive()) {
@@ -188,8 +191,11 @@ void World::StartManager() {
   try {
     manager_ = std::make_unique<ManagerLife>(
         shape_, next_life_++,
-        ManagerLife::Surroundings{
-            .memory = *memory_, .store = store_, .alive = [this](std::int32_t process) { return IsAlive(process); }},
+        ManagerLife::Surroundings{.memory = *memory_,
+                                  .store = store_,
+                                  .disk = disk_.get(),
+                                  .prng = &prng_,
+                                  .alive = [this](std::int32_t process) { return IsAlive(process); }},
         oracle_, history_, now_ns_);
   } catch (const ManagerDied&) {
     ++coverage_.died_recovering;
@@ -238,6 +244,20 @@ void World::CrashManager() {
   oracle_.EndLife();
   manager_.reset();
   memory_->table().DieAfter(std::nullopt);
+}
+
+// The host goes down: everybody dies, memory is lost, and of what was not synced any part.
+void World::PowerLoss() {
+  for (const auto& process : processes_) {
+    if (process->alive()) process->Crash();
+  }
+  CrashManager();
+  memory_ = std::make_unique<HostMemory>(shape_.core(0).shape());
+  ++coverage_.power_losses;
+  coverage_.lost_sectors += disk_->unsynced().size();
+  history_.Note("fault: the power goes", {{"unsynced", disk_->unsynced().size()}});
+  disk_->PowerLoss([this](std::size_t) { return prng_.Below(2) == 0; });
+  oracle_.PowerLost();
 }
 
 // A stray write into a slot that holds a block.

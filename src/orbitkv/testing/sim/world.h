@@ -48,6 +48,8 @@ struct Coverage {
   std::uint64_t unregistered = 0;
   std::uint64_t detached_holding = 0;
   std::uint64_t drained = 0;
+  std::uint64_t power_losses = 0;
+  std::uint64_t lost_sectors = 0;
   std::uint64_t recoveries = 0;  // lives that took over what was there
   std::uint64_t died_storing = 0;
   std::uint64_t died_recovering = 0;
@@ -113,6 +115,7 @@ class World {
   void Fault();
   void StartManager();
   void CrashManager();
+  void PowerLoss();
   void Damage();
   void TendStore();
   void PassTime();
@@ -128,6 +131,7 @@ class World {
   Oracle oracle_;
   Store store_;
   std::unique_ptr<HostMemory> memory_;
+  std::unique_ptr<testing::VirtualDisk> disk_;
   Network network_;
   std::uint64_t now_ns_ = kEpochNs;
   std::uint64_t next_number_ = 1;
