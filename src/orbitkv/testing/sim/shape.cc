@@ -137,12 +137,14 @@ Shape MakeShape(std::uint64_t seed) {
   if (shape.disk) shape.disk->exact = !shape.corrupting && shape.disk->faults != DiskFaults::kLying;
   shape.manager_crashes = prng.Below(2) == 0;
   shape.survives = prng.Below(2) == 0;
+  shape.policy = cache::Policies()[prng.Below(cache::Policies().size())].make;
   return shape;
 }
 
 service::CoreStateConfig Shape::core(std::uint64_t life) const {
   service::CoreStateConfig config;
   config.pool = pool;
+  config.policy = policy;
   config.cache.max_blocks = max_blocks;
   config.cache.max_namespaces = limits.max_namespaces;
   config.cache.hash_seed = life * 0x9e3779b97f4a7c15ULL;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "orbitkv/base/prng.h"
+#include "orbitkv/cache/policies.h"
 #include "orbitkv/pool/pool.h"
 #include "orbitkv/service/core_state.h"
 #include "orbitkv/service/limits.h"
@@ -45,6 +46,7 @@ struct EngineShape {
 struct Shape {
   pool::PoolConfig pool;
   std::uint32_t max_blocks = 0;
+  cache::PolicyMaker policy = nullptr;
   service::Limits limits;
   wire::SessionGeometry geometry;
   std::vector<EngineShape> engines;
