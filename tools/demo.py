@@ -106,11 +106,19 @@ class Demo:
         self.pool = pool
         self.repeats = repeats
         self.socket = scratch / "run" / "manager.sock"
+        self.pool_dir = Path(tempfile.mkdtemp(prefix="orbitkv-demo-", dir="/dev/shm"))
         self.manager: Manager | None = None
         self.server: VllmServer | None = None
 
     def start_manager(self) -> Manager:
         self.manager = Manager(self.socket, self.pool, self.scratch / "manager.log").start()
+        return self.manager
+
+    def start_surviving_manager(self) -> Manager:
+        """One whose RAM pool outlives it, and that keeps its blocks on disk too."""
+        store = ["--ssd-path", str(self.scratch / "store"), "--ssd-bytes", self.pool]
+        extra = ["--pool-path", str(self.pool_dir), *store]
+        self.manager = Manager(self.socket, self.pool, self.scratch / "manager.log", extra).start()
         return self.manager
 
     def start_engine(self) -> VllmServer:
@@ -136,6 +144,10 @@ class Demo:
 
         wait_until(enough, timeout_s, 0.1)
         return held
+
+    def on_disk(self) -> int:
+        assert self.manager is not None
+        return int(self.manager.sample("orbitkv_ssd_records"))
 
     def restored(self, server: VllmServer, prompt: str) -> tuple[Reply, int]:
         before = server.restored_tokens()
@@ -213,8 +225,8 @@ def manager_restart(demo: Demo, prompts: list[str], reference: list[Reply]) -> d
     demo.manager.kill()
     while_down = [server.chat(prompt) for prompt in prompts]
     identical = all(reply.text == old.text for reply, old in zip(while_down, reference, strict=True))
-    say("starting a Manager again; the prompts are sent again")
-    manager = demo.start_manager()
+    say("starting a Manager again, with a pool that outlives it and a store on disk; the prompts are sent again")
+    manager = demo.start_surviving_manager()
     server.chat(prompts[0])
     reconnected = 0.0
     while not reconnected and time.monotonic() - manager.ready_at < 30:
@@ -242,11 +254,36 @@ def manager_restart(demo: Demo, prompts: list[str], reference: list[Reply]) -> d
     }
 
 
+def survival(demo: Demo, prompts: list[str], reference: list[Reply], keep_pool: bool) -> dict[str, Any]:
+    """The Manager is killed and started again; its blocks come from RAM, or without its pool from disk."""
+    assert demo.manager is not None and demo.server is not None
+    server = demo.server
+    say(f"killing the Manager again; {'its pool stays' if keep_pool else 'its pool is dropped, its disk stays'}")
+    demo.manager.kill()
+    if not keep_pool:
+        shutil.rmtree(demo.pool_dir)
+        demo.pool_dir.mkdir(mode=0o700)
+    began = time.monotonic()
+    manager = demo.start_surviving_manager()
+    found = int(manager.sample("orbitkv_blocks_resident" if keep_pool else "orbitkv_ssd_records"))
+    wait_until(lambda: manager.sample("orbitkv_instances") > 0, 30.0, 0.1)
+    tokens, same, samples = 0, True, []
+    server.reset_prefix_cache()
+    for prompt, old in zip(prompts, reference, strict=True):
+        reply, restored = demo.restored(server, prompt)
+        tokens += restored
+        same = same and reply.text == old.text
+        samples.append(round(reply.ttft_ms, 1))
+    recovery_s = round(manager.ready_at - began, 2)
+    say(f"ready after {recovery_s} s with {found} blocks; {tokens} tokens restored in {samples} ms")
+    return {"restored_tokens": tokens, "recovery_s": recovery_s, "identical": same, "ttft_ms": samples}
+
+
 def median(replies: list[Reply]) -> float:
     return statistics.median(reply.ttft_ms for reply in replies)
 
 
-def print_table(runs: list[Run], restart: dict[str, Any]) -> None:
+def print_table(runs: list[Run], restart: dict[str, Any], survived: dict[str, dict[str, Any]]) -> None:
     head = ("tokens", "cold ms", "warm ms", "restored ms", "target ms", "speed-up", "MB restored", "text")
     print("\n" + "".join(f"{title:>13}" for title in head))
     for run in runs:
@@ -271,9 +308,14 @@ def print_table(runs: list[Run], restart: dict[str, Any]) -> None:
         f"while it was down, reconnected {restart['reconnect_s']} s after the new one was ready, "
         f"{restart['republished_tokens']} tokens published again, {restart['restored_tokens']} restored"
     )
+    for name, row in survived.items():
+        print(
+            f"{name.replace('_', ' ')}: Manager killed, ready again after {row['recovery_s']} s, "
+            f"{row['restored_tokens']} tokens restored, text {'identical' if row['identical'] else 'DIFFERENT'}"
+        )
 
 
-def failures(runs: list[Run], restart: dict[str, Any]) -> list[str]:
+def failures(runs: list[Run], restart: dict[str, Any], survived: dict[str, dict[str, Any]]) -> list[str]:
     found = []
     for run in runs:
         if not run.identical:
@@ -288,6 +330,11 @@ def failures(runs: list[Run], restart: dict[str, Any]) -> list[str]:
         found.append("nothing was restored after the Manager's restart")
     if not 0 < restart["reconnect_s"] <= 5:
         found.append(f"the engine took {restart['reconnect_s']} s to reach the new Manager")
+    for name, row in survived.items():
+        if not row["identical"]:
+            found.append(f"{name}: the text differs")
+        if row["restored_tokens"] < restart["republished_tokens"] // 2:
+            found.append(f"{name}: {row['restored_tokens']} of {restart['republished_tokens']} tokens restored")
     return found
 
 
@@ -314,16 +361,23 @@ def main() -> int:
     try:
         runs, prompts, reference = engine_restart(demo)
         restart = manager_restart(demo, prompts, reference)
+        blocks = restart["republished_tokens"] // BLOCK_TOKENS
+        wait_until(lambda: demo.on_disk() >= blocks, 60.0, 0.1)
+        survived = {
+            "pool_survival": survival(demo, prompts, reference, keep_pool=True),
+            "ssd_survival": survival(demo, prompts, reference, keep_pool=False),
+        }
     finally:
         demo.close()
+        shutil.rmtree(demo.pool_dir)
         for log in scratch.glob("*.log"):
             shutil.copy(log, options.out / f"demo-{log.name}")
         left = leftovers(shm_before, scratch)
         shutil.rmtree(scratch)
-    result = {"runs": [asdict(run) for run in runs], "manager_restart": restart}
+    result = {"runs": [asdict(run) for run in runs], "manager_restart": restart, **survived}
     (options.out / "demo.json").write_text(json.dumps(result, indent=1) + "\n")
-    print_table(runs, restart)
-    problems = failures(runs, restart) + [f"left behind: {path}" for path in left]
+    print_table(runs, restart, survived)
+    problems = failures(runs, restart, survived) + [f"left behind: {path}" for path in left]
     for problem in problems:
         print(f"demo failed: {problem}", file=sys.stderr)
     print(f"\nwritten: {options.out / 'demo.json'}")
