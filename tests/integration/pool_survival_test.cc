@@ -304,7 +304,7 @@ class BusyEngine {
   ~BusyEngine() {
     stop_ = true;
     thread_.join();
-    client_->Stop();
+    EXPECT_TRUE(client_->Stop());
   }
   std::uint64_t loads() const { return loads_; }
   std::uint64_t wrong() const { return wrong_; }

@@ -242,8 +242,8 @@ TEST_F(RestoreTest, StopEndsWaitingRestores) {
   StartManager();
   Connect();
   const JobId job = StartRestore(GrantId(77), Hashes(20), Ids(20)).value();  // no such grant: waits for its plan
-  client_->Stop();
-  client_->Stop();
+  EXPECT_TRUE(client_->Stop());
+  EXPECT_TRUE(client_->Stop());
   EXPECT_EQ(Finished(job).value().outcomes, Outcomes(20, Outcome::kFailed));
   EXPECT_EQ(StartRestore(GrantId(1), Hashes(1), Ids(1)).error().code, Code::kCancelled);
 }
