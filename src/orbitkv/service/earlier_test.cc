@@ -29,7 +29,7 @@ std::unique_ptr<wire::RecordingTable> FreshTables(const CoreStateConfig& config)
 
 // One life over somebody's tables, with an engine of one rank that is its own scheduler.
 struct OneLife {
-  OneLife(wire::TableMemory& tables, CoreStateConfig config, std::set<std::uint32_t> alive = {},
+  OneLife(wire::TableMemory& tables, const CoreStateConfig& config, std::set<std::uint32_t> alive = {},
           std::uint64_t now = kSecond)
       : now_ns(now) {
     state = CoreState::Begin(
@@ -406,7 +406,7 @@ TEST(EarlierLife, EveryStopOfEveryCall) {
       case 2:
         if (life.Found(session, hashes) > 0) (void)life.Arm(session, hashes, grant++);
         break;
-      case 3:
+      default:
         if (prng.Below(3) == 0) {
           life.service().EndSession(session, life.now_ns);
           session = life.Join(0);

@@ -22,7 +22,7 @@ class Split {
  public:
   Split(std::vector<state::GroupShape> shapes, std::uint32_t shards, std::uint32_t hashes, WorldOptions options = {})
       : contract_(ContractOf(shapes, shards).value()),
-        world_(shapes, shards, std::move(options)),
+        world_(shapes, shards, options),
         shapes_(std::move(shapes)),
         chain_(Chain(7, hashes)),
         here_(hashes, ~std::uint32_t{0}),
@@ -112,7 +112,7 @@ class Split {
   // The look-up's answer, whenever it comes.
   QueryOutcome Ask(std::uint64_t operation, std::uint32_t prefix, QueryMode mode = QueryMode::kLeasedRead,
                    std::span<const wire::HashView> views = {}, std::uint32_t hashes = ~0U) {
-    const QueryOutcome outcome = World::Take(Submit(operation, prefix, mode, views, hashes));
+    QueryOutcome outcome = World::Take(Submit(operation, prefix, mode, views, hashes));
     if (!outcome.loading) return outcome;
     Settle();
     return Poll(operation);

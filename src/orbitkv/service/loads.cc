@@ -60,7 +60,7 @@ Loads::Start Loads::Begin(const Namespace& space, const Piece& piece, bool warm,
     measuring_since_ns_ = now_ns;
     measuring_bytes_ = 0;
   }
-  for (Read& read : reads) {
+  for (const Read& read : reads) {
     bytes_ += read.slot_bytes;
     if (warm) warm_bytes_ += read.slot_bytes;
     untaken_.push_back({.id = next_id_,
@@ -69,7 +69,7 @@ Loads::Start Loads::Begin(const Namespace& space, const Piece& piece, bool warm,
                         .shape = space.ShapeOf(piece.group),
                         .offset = read.offset,
                         .generation = read.generation});
-    reads_.emplace(next_id_++, std::move(read));
+    reads_.emplace(next_id_++, read);
   }
   ++counters_.load_blocks;
   if (warm) ++counters_.warm_up_blocks;
@@ -122,7 +122,7 @@ std::optional<Loads::Ended> Loads::Done(std::uint64_t id, LoadResult result, std
                                         std::uint64_t now_ns) {
   const auto found = reads_.find(id);
   if (found == reads_.end()) return std::nullopt;
-  const Read read = std::move(found->second);
+  const Read read = found->second;
   reads_.erase(found);
   if (result == LoadResult::kOk && checksum == read.checksum) {
     ++counters_.loads_ok;

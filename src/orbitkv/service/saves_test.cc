@@ -15,7 +15,7 @@ WorldOptions Options(SavePolicy policy) {
 
 class SavesTest : public ::testing::Test {
  protected:
-  explicit SavesTest(WorldOptions options = Options(SavePolicy::kAll)) : world_(std::move(options)) {
+  explicit SavesTest(WorldOptions options = Options(SavePolicy::kAll)) : world_(options) {
     world_.service().SetSource(&source_);
     session_ = world_.Join(world_.Worker("one"));
     digest_ = world_.service().Register(session_, world_.Worker("one"), world_.now()).namespace_digest;
@@ -25,7 +25,7 @@ class SavesTest : public ::testing::Test {
     std::vector<SaveRequest> wanted;
     for (bool more = true; more;) {
       more = world_.service().Work(world_.now());
-      for (SaveRequest& request : world_.service().TakeSaves()) wanted.push_back(std::move(request));
+      for (const SaveRequest& request : world_.service().TakeSaves()) wanted.push_back(request);
     }
     return wanted;
   }

@@ -142,7 +142,7 @@ class World {
   }
   const std::vector<wire::PlanEntry>& plan() const { return plan_; }
   Status End(SessionId session, std::uint64_t grant, std::uint32_t rank = 0,
-             wire::EndResult result = wire::EndResult::kOk, std::vector<std::uint32_t> indices = {}) {
+             wire::EndResult result = wire::EndResult::kOk, const std::vector<std::uint32_t>& indices = {}) {
     std::vector<wire::EndEntry> mismatches;
     for (const std::uint32_t index : indices) mismatches.push_back({.index = index});
     return service_->RestoreEnd(session, GrantId(grant), Rank(rank), result, mismatches, now_ns_);
