@@ -17,7 +17,7 @@
 #include "orbitkv/base/result.h"
 #include "orbitkv/os/io_piece.h"
 
-struct io_uring;
+struct io_uring;  // NOLINT(readability-identifier-naming): the library's name
 
 namespace orbitkv::os {
 
