@@ -1,3 +1,4 @@
+#include <atomic>
 #include <map>
 
 #include "orbitkv/base/mutex.h"
@@ -377,7 +378,7 @@ TEST_F(TicketsTest, ATierForEachBlockOrNone) {
 }
 
 TEST_F(TicketsTest, AMeasuredWaitIsSaidToBeOne) {
-  std::uint16_t flags = 0xff;
+  std::atomic<std::uint32_t> flags = 0xff;
   manager_->SetScript([&](ServerSession& session, const ReceivedRequest& request) {
     if (request.command != Command::kQuerySubmit) return false;
     flags = wire::DecodeQuery(request.args).value().header.flags;
