@@ -2,10 +2,10 @@
 
 #include <utility>
 
+#include "orbitkv/manager/store_terms.h"
+
 namespace orbitkv::manager {
 namespace {
-
-store::Key KeyOf(const service::ComponentKey& key) { return {key.namespace_digest, key.hash, key.group, key.shard}; }
 
 struct CounterFigure {
   const char* name;
@@ -63,12 +63,10 @@ std::expected<void, std::string> SsdBacking::Open(std::uint64_t deadline_ns) {
 }
 
 std::optional<service::SourceRecord> SsdBacking::Locate(const service::ComponentKey& key) const {
-  const store::Key stored = KeyOf(key);
+  const store::Key stored = StoreKeyOf(key);
   for (const auto& store : stores_) {
     const auto facts = store->Locate(stored);
-    if (facts && facts->payload_bytes == key.slot_bytes) {
-      return service::SourceRecord{facts->parent, facts->depth, facts->checksum};
-    }
+    if (facts && facts->payload_bytes == key.slot_bytes) return SourceRecordOf(*facts);
   }
   return std::nullopt;
 }
@@ -87,22 +85,15 @@ void SsdBacking::Stop() {
 }
 
 void SsdBacking::Report(const store::LogEnd& end) const {
-  using Result = store::LogEnd::Result;
   if (end.load) {
-    service::LoadResult result = service::LoadResult::kFailed;
-    if (end.result == Result::kOk) result = service::LoadResult::kOk;
-    if (end.result == Result::kShort) result = service::LoadResult::kShort;
-    reports_.loaded(end.id, result, end.checksum);
+    reports_.loaded(end.id, LoadResultOf(end.result), end.checksum);
   } else {
-    service::SaveResult result = service::SaveResult::kFailed;
-    if (end.result == Result::kOk) result = service::SaveResult::kSaved;
-    if (end.result == Result::kNoRoom) result = service::SaveResult::kNoRoom;
-    reports_.saved(end.id, result);
+    reports_.saved(end.id, SaveResultOf(end.result));
   }
 }
 
 void SsdBacking::Submit(const service::LoadRequest& request) {
-  const store::LoadJob job{request.id, KeyOf(request.key), request.key.slot_bytes, request.offset};
+  const store::LoadJob job = LoadJobOf(request);
   for (const auto& store : stores_) {
     if (store->Locate(job.key)) return store->Load(job);
   }
@@ -110,13 +101,7 @@ void SsdBacking::Submit(const service::LoadRequest& request) {
 }
 
 void SsdBacking::Save(const service::SaveRequest& request) {
-  store::SaveJob job;
-  job.id = request.id;
-  job.key = KeyOf(request.key);
-  job.facts = {request.record.parent, request.record.depth, request.key.slot_bytes, request.record.checksum};
-  job.page_count = request.shape.page_count;
-  job.page_bytes = request.shape.page_bytes;
-  job.offset = request.offset;
+  const store::SaveJob job = SaveJobOf(request);
   const std::size_t first = request.key.hash.Prefix64() % stores_.size();
   for (std::size_t i = 0; i < stores_.size(); ++i) {
     SsdRunner& store = *stores_[(first + i) % stores_.size()];

@@ -4,6 +4,7 @@
 #include <cerrno>
 
 #include "orbitkv/base/check.h"
+#include "orbitkv/manager/store_terms.h"
 #include "orbitkv/store/layout.h"
 
 namespace orbitkv::sim {
@@ -13,8 +14,6 @@ constexpr std::uint64_t kUnixS = 1'700'000'000;
 constexpr std::size_t kMostOperations = 32;
 constexpr std::size_t kOutOfOrder = 4;
 constexpr int kMostSteps = 10'000;
-
-store::Key KeyOf(const service::ComponentKey& key) { return {key.namespace_digest, key.hash, key.group, key.shard}; }
 
 // Loads and saves have numbers of their own.
 std::uint64_t LogId(std::uint64_t id, bool load) { return id * 2 + (load ? 1 : 0); }
@@ -131,28 +130,21 @@ DiskSource::~DiskSource() {
 }
 
 std::optional<service::SourceRecord> DiskSource::Locate(const service::ComponentKey& key) const {
-  const auto facts = store_->Locate(KeyOf(key));
+  const auto facts = store_->Locate(manager::StoreKeyOf(key));
   if (!facts || (key.slot_bytes != 0 && facts->payload_bytes != key.slot_bytes)) return std::nullopt;
-  return service::SourceRecord{facts->parent, facts->depth, facts->checksum};
+  return manager::SourceRecordOf(*facts);
 }
 
 void DiskSource::Submit(const service::LoadRequest& request) {
-  store_->log().Load({.id = LogId(request.id, true),
-                      .key = KeyOf(request.key),
-                      .payload_bytes = request.key.slot_bytes,
-                      .offset = request.offset});
+  store::LoadJob job = manager::LoadJobOf(request);
+  job.id = LogId(request.id, true);
+  store_->log().Load(job);
 }
 
 void DiskSource::Save(const service::SaveRequest& request) {
-  store_->log().Save({.id = LogId(request.id, false),
-                      .key = KeyOf(request.key),
-                      .facts = {.parent = request.record.parent,
-                                .depth = request.record.depth,
-                                .payload_bytes = request.key.slot_bytes,
-                                .checksum = request.record.checksum},
-                      .page_count = request.shape.page_count,
-                      .page_bytes = request.shape.page_bytes,
-                      .offset = request.offset});
+  store::SaveJob job = manager::SaveJobOf(request);
+  job.id = LogId(request.id, false);
+  store_->log().Save(job);
 }
 
 void DiskSource::Step(std::uint64_t now_ns, std::vector<Loaded>& loaded, std::vector<Saved>& saved) {
@@ -160,18 +152,11 @@ void DiskSource::Step(std::uint64_t now_ns, std::vector<Loaded>& loaded, std::ve
   port_.Allow(prng_.Below(4));
   if (prng_.Below(512) == 0) disk_.Sync();  // by itself
   store_->Step(now_ns, kUnixS);
-  using Result = store::LogEnd::Result;
   for (const store::LogEnd& end : store_->log().TakeEnds()) {
     if (end.load) {
-      const auto result = end.result == Result::kOk      ? service::LoadResult::kOk
-                          : end.result == Result::kShort ? service::LoadResult::kShort
-                                                         : service::LoadResult::kFailed;
-      loaded.push_back({end.id / 2, result, end.checksum});
+      loaded.push_back({end.id / 2, manager::LoadResultOf(end.result), end.checksum});
     } else {
-      const auto result = end.result == Result::kOk       ? service::SaveResult::kSaved
-                          : end.result == Result::kNoRoom ? service::SaveResult::kNoRoom
-                                                          : service::SaveResult::kFailed;
-      saved.push_back({end.id / 2, result});
+      saved.push_back({end.id / 2, manager::SaveResultOf(end.result)});
     }
   }
 }
@@ -193,8 +178,8 @@ void DiskSource::CheckRecovery(std::span<const service::ComponentKey> keys) {
     history_.Violation("a store would know fewer records after a restart", {{"here", here}, {"there", there}});
   }
   for (const service::ComponentKey& key : keys) {
-    const auto now = store_->index().Find(KeyOf(key));
-    const auto then = (*again)->index().Find(KeyOf(key));
+    const auto now = store_->index().Find(manager::StoreKeyOf(key));
+    const auto then = (*again)->index().Find(manager::StoreKeyOf(key));
     if (!now || (then && now->facts.checksum == then->facts.checksum)) continue;
     history_.Violation("a store would not know a record after a restart", {{"depth", now->facts.depth}});
   }
