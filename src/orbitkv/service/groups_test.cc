@@ -298,17 +298,7 @@ TEST(Groups, OneDecisionAdmitsABlockForAllGroupsAndShards) {
 class RandomGroups {
  public:
   explicit RandomGroups(std::uint64_t seed) : prng_(seed) {
-    const std::uint32_t count = 1 + static_cast<std::uint32_t>(prng_.Below(3));
-    for (std::uint32_t group = 0; group < count; ++group) {
-      state::GroupShape shape{.block_tokens = 16 * (1 + static_cast<std::uint32_t>(prng_.Below(3))),
-                              .page_count = 1,
-                              .page_bytes = 200 + 100 * prng_.Below(8)};
-      shape.kind = static_cast<GroupKind>(1 + prng_.Below(4));
-      const bool spans = shape.kind == GroupKind::kSlidingWindow || shape.kind == GroupKind::kChunkedLocal;
-      shape.span_tokens = spans ? 1 + static_cast<std::uint32_t>(prng_.Below(150)) : 0;
-      shape.hash_block_tokens = 16;
-      shapes_.push_back(shape);
-    }
+    shapes_ = RandomShapes(prng_);
     options_.limits.step_hashes = 1 + static_cast<std::uint32_t>(prng_.Below(40));
   }
 

@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "orbitkv/base/prng.h"
 #include "orbitkv/cache/block_cache.h"
 #include "orbitkv/pool/pool.h"
 #include "orbitkv/service/service.h"
@@ -30,6 +31,21 @@ inline state::Digest DigestOfByte(std::uint8_t value) {
   state::Digest digest;
   digest.fill(std::byte{value});
   return digest;
+}
+
+// One to three cache groups of random kinds and sizes, over hash blocks of 16 tokens.
+inline std::vector<state::GroupShape> RandomShapes(Prng& prng) {
+  std::vector<state::GroupShape> shapes(1 + prng.Below(3));
+  for (state::GroupShape& shape : shapes) {
+    shape.block_tokens = 16 * (1 + static_cast<std::uint32_t>(prng.Below(3)));
+    shape.page_count = 1;
+    shape.page_bytes = 200 + 100 * prng.Below(8);
+    shape.kind = static_cast<state::GroupKind>(1 + prng.Below(4));
+    const bool spans = shape.kind == state::GroupKind::kSlidingWindow || shape.kind == state::GroupKind::kChunkedLocal;
+    shape.span_tokens = spans ? 1 + static_cast<std::uint32_t>(prng.Below(150)) : 0;
+    shape.hash_block_tokens = 16;
+  }
+  return shapes;
 }
 
 // A chain of block hashes; chains with different seeds share nothing.
