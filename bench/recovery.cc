@@ -25,9 +25,8 @@ constexpr double kTargetMs = 250;
 void MeasureOne(const std::string& manager_program, const std::string& directory, std::uint64_t block_bytes,
                 const std::string& name, Report& report) {
   const std::string socket = directory + "/m.sock";
-  const std::vector<std::string> command = {manager_program, "--socket",    socket,
-                                            "--pool-bytes",  "4GiB",        "--pool-path",
-                                            directory,       "--log-level", "error"};
+  const std::vector<std::string> command = {manager_program, "--socket", socket,        "--pool-bytes", "4GiB",
+                                            "--pool-path",   directory,  "--log-level", "error"};
   auto manager = std::make_unique<Child>(Child::Exec(1, command, "ready"));
   std::vector<std::vector<state::BlockHash>> chains;
   {
