@@ -198,7 +198,6 @@ void Log::ReadEnded(const Reader::Ended& ended, std::uint64_t now_ns) {
     job.saved_unix_s = ended.header.saved_unix_s;
     job.payload = reinsert_bytes_.first(ended.job.payload_bytes);
     reinsert_ = job;
-    reinsert_from_ = ended.job.location;
     return;
   }
   if (ended.result == Reader::Result::kWrong) {
@@ -309,13 +308,11 @@ bool Log::Harvest() {
 }
 
 void Log::WriteEnded(const Writer::Ended& ended) {
+  const auto known = parts_.index->Find(ended.key);
   if (ended.id == kReinsertId) {
-    // Erased or replaced meanwhile: then nothing is to be kept.
-    const auto known = parts_.index->Find(ended.key);
-    if (ended.ok && known && known->location == reinsert_from_) {
-      if (const auto entry = parts_.index->Put(ended.key, ended.facts, ended.location)) {
-        parts_.segments->at(ended.location.segment).entries.push_back(*entry);
-      }
+    // What was erased meanwhile is not to be kept.
+    if (ended.ok && known) {
+      static_cast<void>(Keep(ended, known->location));
       ++counters_.reinserted;
       counters_.reinserted_bytes += ended.facts.payload_bytes;
     }
@@ -325,16 +322,23 @@ void Log::WriteEnded(const Writer::Ended& ended) {
   save_bytes_ -= ended.facts.payload_bytes;
   LogEnd::Result result = LogEnd::Result::kFailed;
   if (ended.ok) {
-    const auto entry = parts_.index->Put(ended.key, ended.facts, ended.location);
-    if (entry) parts_.segments->at(ended.location.segment).entries.push_back(*entry);
-    result = entry ? LogEnd::Result::kOk : LogEnd::Result::kNoRoom;
-    if (entry) {
+    const bool kept = Keep(ended, known ? std::optional(known->location) : std::nullopt);
+    result = kept ? LogEnd::Result::kOk : LogEnd::Result::kNoRoom;
+    if (kept) {
       ++counters_.saves;
       counters_.saved_bytes += ended.facts.payload_bytes;
     }
   }
   EndSave(job->second, result);
   writing_.erase(job);
+}
+
+// False when the index is full.
+bool Log::Keep(const Writer::Ended& ended, std::optional<Location> known) {
+  if (known && parts_.segments->Later(*known, ended.location)) return true;
+  const auto entry = parts_.index->Put(ended.key, ended.facts, ended.location);
+  if (entry) parts_.segments->at(ended.location.segment).entries.push_back(*entry);
+  return entry.has_value();
 }
 
 // One segment is kept free, so that what is to be written again has a place beside new records.

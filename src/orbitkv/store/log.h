@@ -147,6 +147,7 @@ class Log {
   // Whether there was something.
   bool Harvest();
   void WriteEnded(const Writer::Ended& ended);
+  bool Keep(const Writer::Ended& ended, std::optional<Location> known);
   void PumpReads(std::uint64_t now_ns);
   void PumpWrites(std::uint64_t now_ns, std::uint64_t unix_s);
   // False when nothing can begin now.
@@ -180,7 +181,6 @@ class Log {
   std::uint64_t next_write_id_ = 1;
   std::optional<Eviction> eviction_;
   std::optional<RecordJob> reinsert_;  // read, waits for the writer
-  std::optional<Location> reinsert_from_;
   Backoff read_backoff_;
   Backoff write_backoff_;
   std::vector<orbite::Completion> completions_;

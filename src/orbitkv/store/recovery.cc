@@ -229,10 +229,10 @@ Status Recover(BlockingFile& file, const wire::Superblock& superblock, Index& in
       ++(summary.sealed ? report.sealed_segments : report.scanned_segments);
       for (const wire::SummaryEntry& entry : summary.entries) {
         const Key key = KeyOf(entry);
-        // Of two records of a key the one in the later segment counts, and of those in one segment the later one.
+        const Location location{some[i], entry.offset_sectors};
         const auto known = index.Find(key);
-        if (known && segments.at(known->location.segment).sequence > summary.header.sequence) continue;
-        const auto put = index.Put(key, FactsOf(entry), {some[i], entry.offset_sectors});
+        if (known && segments.Later(known->location, location)) continue;
+        const auto put = index.Put(key, FactsOf(entry), location);
         if (put) segments.at(some[i]).entries.push_back(*put);
       }
     }

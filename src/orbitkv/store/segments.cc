@@ -40,4 +40,9 @@ std::optional<std::uint32_t> Segments::Oldest() const {
   return oldest;
 }
 
+bool Segments::Later(Location one, Location other) const {
+  if (one.segment == other.segment) return one.sector > other.sector;
+  return segments_[one.segment].sequence > segments_[other.segment].sequence;
+}
+
 }  // namespace orbitkv::store

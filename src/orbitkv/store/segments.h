@@ -40,6 +40,8 @@ class Segments {
   void Free(std::uint32_t index);
   // Sealed and not being written.
   std::optional<std::uint32_t> Oldest() const;
+  // Of two records of a key the one that lies later in the log counts, in whatever order their writes end.
+  bool Later(Location one, Location other) const;
 
  private:
   std::vector<Segment> segments_;

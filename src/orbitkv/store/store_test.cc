@@ -174,6 +174,27 @@ TEST(Store, RecoveryFindsWhatTheIndexHas) {
   }
 }
 
+// Two saves of one key whose writes end in another order than they lie in the log.
+TEST(Store, TheLaterRecordOfAKeyCountsWhicheverIsWrittenFirst) {
+  StoreWorld world({.write_bytes = 4096, .page_count = 2, .page_bytes = 3000});
+  ASSERT_TRUE(world.Open());
+  int writes = 0;
+  world.faults().set_fault([&](const orbite::Operation& operation) {
+    // The first one is the segment's header.
+    return operation.kind == OperationKind::kWrite && ++writes == 2 ? Fault::kHold : Fault::kNone;
+  });
+  world.BeginSave(1, 1);
+  world.BeginSave(1, 2, 7);
+  world.Run();
+  EXPECT_EQ(world.store().Locate(world.KeyOf(1))->checksum, world.FactsOf(1, 7).checksum);
+  world.faults().ReleaseHeld();
+  world.Run();
+  ASSERT_EQ(world.TakeEnd(1)->result, Result::kOk);
+  EXPECT_EQ(world.store().Locate(world.KeyOf(1))->checksum, world.FactsOf(1, 7).checksum);
+  ASSERT_TRUE(world.Open());
+  EXPECT_EQ(world.store().Locate(world.KeyOf(1))->checksum, world.FactsOf(1, 7).checksum);
+}
+
 TEST(Store, LoadsGoBeforeWrites) {
   StoreWorld world({});
   ASSERT_TRUE(world.Open());

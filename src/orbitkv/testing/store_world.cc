@@ -61,9 +61,9 @@ store::Key StoreWorld::KeyOf(std::uint64_t block) const {
   return key;
 }
 
-std::vector<std::byte> StoreWorld::BytesOf(std::uint64_t block) const {
+std::vector<std::byte> StoreWorld::BytesOf(std::uint64_t block, std::uint64_t version) const {
   std::vector<std::byte> bytes(payload_bytes_);
-  Prng prng(block * 2 + 2);
+  Prng prng(block * 2 + 2 + (version << 32U));
   for (std::size_t at = 0; at < shape_.page_count * shape_.page_bytes; ++at) {
     bytes[at] = static_cast<std::byte>(prng.Next());
   }
@@ -75,12 +75,12 @@ std::vector<std::byte> StoreWorld::BytesOf(std::uint64_t block) const {
   return bytes;
 }
 
-store::Facts StoreWorld::FactsOf(std::uint64_t block) const {
+store::Facts StoreWorld::FactsOf(std::uint64_t block, std::uint64_t version) const {
   store::Facts facts;
   if (block % 4 != 0) facts.parent = KeyOf(block - 1).hash;
   facts.depth = static_cast<std::uint32_t>(block % 4);
   facts.payload_bytes = payload_bytes_;
-  const std::vector<std::byte> bytes = BytesOf(block);
+  const std::vector<std::byte> bytes = BytesOf(block, version);
   std::vector<std::uint64_t> hashes(shape_.page_count);
   copy::ReadList(bytes.data(), shape_.page_bytes, hashes);
   const store::Key key = KeyOf(block);
@@ -95,11 +95,11 @@ std::span<std::byte> StoreWorld::Slot(std::uint32_t slot) {
   return pool_.bytes().subspan(slot * slot_bytes_, slot_bytes_);
 }
 
-void StoreWorld::BeginSave(std::uint64_t block, std::uint32_t slot) {
-  const std::vector<std::byte> bytes = BytesOf(block);
+void StoreWorld::BeginSave(std::uint64_t block, std::uint32_t slot, std::uint64_t version) {
+  const std::vector<std::byte> bytes = BytesOf(block, version);
   std::memcpy(Slot(slot).data(), bytes.data(), bytes.size());
   store_->log().Save(
-      {next_id_++, KeyOf(block), FactsOf(block), shape_.page_count, shape_.page_bytes, slot * slot_bytes_});
+      {next_id_++, KeyOf(block), FactsOf(block, version), shape_.page_count, shape_.page_bytes, slot * slot_bytes_});
 }
 
 void StoreWorld::BeginLoad(std::uint64_t block, std::uint32_t slot) {

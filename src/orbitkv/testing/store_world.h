@@ -2,7 +2,7 @@
 //
 // Owns: disk, backend, store, pool. Threads: one. Blocks: no; its clock moves when it is told to.
 // Units: bytes; nanoseconds. Errors: gtest-free: what happened is returned.
-// Invariant: block n has the same key, facts and bytes in every world.
+// Invariant: block n has the same key, facts and bytes in every world; with another version, other bytes.
 #pragma once
 
 #include <cstdint>
@@ -41,12 +41,12 @@ class StoreWorld {
   void Close();
 
   store::Key KeyOf(std::uint64_t block) const;
-  std::vector<std::byte> BytesOf(std::uint64_t block) const;
-  store::Facts FactsOf(std::uint64_t block) const;
+  std::vector<std::byte> BytesOf(std::uint64_t block, std::uint64_t version = 0) const;
+  store::Facts FactsOf(std::uint64_t block, std::uint64_t version = 0) const;
   std::uint64_t record_bytes() const;
 
   // Does not wait; the answer comes out of Run.
-  void BeginSave(std::uint64_t block, std::uint32_t slot);
+  void BeginSave(std::uint64_t block, std::uint32_t slot, std::uint64_t version = 0);
   void BeginLoad(std::uint64_t block, std::uint32_t slot);
   // Steps until nothing is under way but what is held back.
   void Run();
