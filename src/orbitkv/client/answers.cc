@@ -38,7 +38,7 @@ Result<std::vector<wire::ReserveEntry>> ReadReserved(std::span<const std::byte> 
                                                      const AskedBlocks& asked) {
   ORBITKV_ASSIGN_OR_RETURN(const auto entries, wire::DecodeReserveAnswer(payload));
   if (entries.size() != asked.count) return Fail(Code::kInvalid, "the Manager answered another number of blocks");
-  std::vector<std::uint64_t> offsets;
+  std::vector<SlotRange> slots;
   for (const wire::ReserveEntry& entry : entries) {
     switch (static_cast<wire::ReserveStatus>(entry.status)) {
       case wire::ReserveStatus::kHaveIt:
@@ -48,9 +48,9 @@ Result<std::vector<wire::ReserveEntry>> ReadReserved(std::span<const std::byte> 
     }
     if (entry.slot_bytes != asked.slot_bytes) return Fail(Code::kInvalid, "the Manager gave a slot of another size");
     ORBITKV_TRY(pool.Slot(entry.offset, entry.slot_bytes));
-    offsets.push_back(entry.offset);
+    slots.push_back({entry.offset, entry.slot_bytes});
   }
-  ORBITKV_TRY(CheckApart(std::move(offsets), asked.slot_bytes));
+  ORBITKV_TRY(CheckApart(std::move(slots)));
   return std::vector<wire::ReserveEntry>(entries.begin(), entries.end());
 }
 
@@ -69,24 +69,25 @@ Result<std::vector<wire::CommitOutcome>> ReadCommitted(std::span<const std::byte
 }
 
 Result<std::vector<wire::PlanEntry>> ReadPlan(std::uint16_t abi, std::span<const std::byte> payload,
-                                              const PoolMap& pool, const AskedBlocks& asked) {
+                                              const PoolMap& pool, std::span<const AskedBlock> asked) {
   ORBITKV_ASSIGN_OR_RETURN(auto plan, DecodePlanOf(abi, payload));
-  if (plan.size() != asked.count) {
+  if (plan.size() != asked.size()) {
     return Fail(Code::kInvalid,
                 "the plan has another number of blocks than the restore; give exactly the granted blocks");
   }
-  std::vector<std::uint64_t> offsets;
-  for (const wire::PlanEntry& entry : plan) {
-    if (entry.slot_bytes != asked.slot_bytes || !pool.Slot(entry.offset, entry.slot_bytes)) {
+  std::vector<SlotRange> slots;
+  for (std::size_t i = 0; i < plan.size(); ++i) {
+    const wire::PlanEntry& entry = plan[i];
+    if (entry.slot_bytes != asked[i].slot_bytes || !pool.Slot(entry.offset, entry.slot_bytes)) {
       return Fail(Code::kInvalid, "the plan names a range that is not a slot of this pool");
     }
     // Which entry is which block: a plan in another order would be one mismatch after the other.
-    if (entry.group != 0 || entry.block != offsets.size()) {
+    if (entry.group != asked[i].group || entry.block != asked[i].place) {
       return Fail(Code::kInvalid, "the plan names its blocks in another order than the restore");
     }
-    offsets.push_back(entry.offset);
+    slots.push_back({entry.offset, entry.slot_bytes});
   }
-  if (!CheckApart(std::move(offsets), asked.slot_bytes)) {
+  if (!CheckApart(std::move(slots))) {
     return Fail(Code::kInvalid, "the plan names slots that overlap");
   }
   return plan;

@@ -1,7 +1,7 @@
 // What a Manager answered, taken apart and checked before anything of it is used: it may be broken, or no Manager.
 // Owns: nothing; results are copies. Threads: pure functions. Blocks: no. Units: bytes, blocks.
 // Errors: kInvalid for what no Manager in its senses answers; whoever asked counts it and fails the operation.
-// Invariant: slots that come out of here lie in the pool, have the length that was asked for and do not overlap.
+// Invariant: slots that come out of here lie in the pool, have the lengths that were asked for and do not overlap.
 #pragma once
 
 #include <cstddef>
@@ -17,9 +17,16 @@
 
 namespace orbitkv::client {
 
-// The blocks that an answer must be about.
+// The blocks of one cache group that an answer must be about.
 struct AskedBlocks {
   std::size_t count = 0;
+  std::uint32_t slot_bytes = 0;
+};
+
+// One block that a plan must be about.
+struct AskedBlock {
+  std::uint32_t group = 0;
+  std::uint32_t place = 0;  // of the hash that names it, behind the query's prefix
   std::uint32_t slot_bytes = 0;
 };
 
@@ -27,9 +34,10 @@ struct AskedBlocks {
 Result<std::vector<wire::ReserveEntry>> ReadReserved(std::span<const std::byte> payload, const PoolMap& pool,
                                                      const AskedBlocks& asked);
 Result<std::vector<wire::CommitOutcome>> ReadCommitted(std::span<const std::byte> payload, std::size_t count);
-// A slot for each block of the one group, in prefix order. A plan of version 1 names no blocks and is taken to.
+// A slot for each of the blocks, in their order. A plan of version 1 names no blocks: it is of one group and in prefix
+// order.
 Result<std::vector<wire::PlanEntry>> ReadPlan(std::uint16_t abi, std::span<const std::byte> payload,
-                                              const PoolMap& pool, const AskedBlocks& asked);
+                                              const PoolMap& pool, std::span<const AskedBlock> asked);
 
 // How a look-up ended.
 struct TicketEnd {

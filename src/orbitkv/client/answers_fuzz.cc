@@ -19,6 +19,9 @@ namespace {
 
 constexpr std::uint64_t kPoolBytes = 1U << 20U;
 constexpr AskedBlocks kAsked{.count = 2, .slot_bytes = 4160};
+// A block of each of two groups.
+constexpr AskedBlock kPlanned[] = {{.group = 0, .place = 0, .slot_bytes = 4160},
+                                   {.group = 1, .place = 3, .slot_bytes = 576}};
 
 const PoolMap& Pool() {
   static const os::UniqueFd fd = [] {
@@ -30,36 +33,38 @@ const PoolMap& Pool() {
   return *pool;
 }
 
-void CheckSlots(std::vector<std::uint64_t> offsets) {
-  std::ranges::sort(offsets);
+void CheckSlots(std::vector<SlotRange> slots) {
+  std::ranges::sort(slots, {}, &SlotRange::offset);
   std::uint64_t end = 0;
-  for (const std::uint64_t offset : offsets) {
-    ORBITKV_CHECK(offset >= end && offset <= kPoolBytes - kAsked.slot_bytes);
-    end = offset + kAsked.slot_bytes;
+  for (const SlotRange& slot : slots) {
+    ORBITKV_CHECK(slot.offset >= end && slot.offset <= kPoolBytes - slot.bytes);
+    end = slot.offset + slot.bytes;
   }
 }
 
 void ReadPlanOf(std::uint16_t abi, std::span<const std::byte> payload) {
-  const auto plan = ReadPlan(abi, payload, Pool(), kAsked);
+  const auto plan = ReadPlan(abi, payload, Pool(), kPlanned);
   if (!plan) return;
-  ORBITKV_CHECK(plan->size() == kAsked.count);
-  std::vector<std::uint64_t> offsets;
+  ORBITKV_CHECK(plan->size() == std::size(kPlanned));
+  std::vector<SlotRange> slots;
   for (const wire::PlanEntry& entry : *plan) {
-    ORBITKV_CHECK(entry.block == offsets.size() && entry.slot_bytes == kAsked.slot_bytes);
-    offsets.push_back(entry.offset);
+    const AskedBlock& asked = kPlanned[slots.size()];
+    ORBITKV_CHECK(entry.group == asked.group && entry.block == asked.place && entry.slot_bytes == asked.slot_bytes);
+    slots.push_back({entry.offset, entry.slot_bytes});
   }
-  CheckSlots(std::move(offsets));
+  CheckSlots(std::move(slots));
 }
 
 void ReadReservedOf(std::span<const std::byte> payload) {
   const auto entries = ReadReserved(payload, Pool(), kAsked);
   if (!entries) return;
   ORBITKV_CHECK(entries->size() == kAsked.count);
-  std::vector<std::uint64_t> offsets;
+  std::vector<SlotRange> slots;
   for (const wire::ReserveEntry& entry : *entries) {
-    if (static_cast<wire::ReserveStatus>(entry.status) == wire::ReserveStatus::kSlot) offsets.push_back(entry.offset);
+    if (static_cast<wire::ReserveStatus>(entry.status) != wire::ReserveStatus::kSlot) continue;
+    slots.push_back({entry.offset, entry.slot_bytes});
   }
-  CheckSlots(std::move(offsets));
+  CheckSlots(std::move(slots));
 }
 
 void CheckEnd(const TicketEnd& end) {

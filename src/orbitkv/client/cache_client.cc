@@ -56,7 +56,7 @@ struct CacheClient::Parts {
     if (!options.asks()) return Fail(Code::kInvalid, "role worker does not ask; use role scheduler or both");
     return {};
   }
-  Result<const Layout*> UsableLayout() const ORBITKV_EXCLUDES(mutex) {
+  Result<const EngineLayout*> UsableLayout() const ORBITKV_EXCLUDES(mutex) {
     ORBITKV_TRY(Usable());
     if (!options.moves_bytes()) return Fail(Code::kInvalid, "role scheduler moves no bytes; use role worker or both");
     const MutexLock lock(mutex);
@@ -73,7 +73,7 @@ struct CacheClient::Parts {
   std::uint64_t grant_prefix = 0;  // upper half of every grant id of this process
 
   mutable Mutex mutex;
-  std::unique_ptr<Layout> layout ORBITKV_GUARDED_BY(mutex);  // set once; jobs keep pointers to it
+  std::unique_ptr<EngineLayout> layout ORBITKV_GUARDED_BY(mutex);  // set once; jobs keep pointers to it
   bool started ORBITKV_GUARDED_BY(mutex) = false;
 
   // Stopped, then destroyed from the last to the first.
@@ -171,24 +171,28 @@ Result<bool> CacheClient::WaitUp(std::uint64_t deadline_ns) {
 const ClientOptions& CacheClient::options() const { return parts_->options; }
 
 Status CacheClient::RegisterLayout(Layout layout) {
+  GroupLayouts one;
+  one.groups.push_back(std::move(layout));
+  return RegisterGroups(std::move(one));
+}
+
+Status CacheClient::RegisterGroups(GroupLayouts groups) {
   ORBITKV_TRY(parts_->Usable());
   Parts& p = *parts_;
   if (!p.options.moves_bytes()) {
     return Fail(Code::kInvalid, "role scheduler moves no bytes and has no layout; use role worker or both");
   }
-  ORBITKV_TRY(layout.Validate());
-  const state::GroupShape shape = layout.shape();
-  layout.namespace_digest = state::NamespaceDigest(p.options.computation_digest, p.options.representation_digest,
-                                                   std::span(&shape, 1), p.options.shard_count);
+  ORBITKV_ASSIGN_OR_RETURN(EngineLayout layout, EngineLayout::Compile(std::move(groups), p.options));
+  std::vector<state::GroupShape> shapes = layout.shapes();
   {
     const MutexLock lock(p.mutex);
     if (p.layout != nullptr) {
       if (p.layout->Same(layout)) return {};
       return Fail(Code::kRefused, "another layout is registered already; create a new client for new pages");
     }
-    p.layout = std::make_unique<Layout>(std::move(layout));
+    p.layout = std::make_unique<EngineLayout>(std::move(layout));
   }
-  p.link.SetShape(shape);
+  p.link.SetGroups(std::move(shapes));
   return {};
 }
 
@@ -297,12 +301,12 @@ Status CacheClient::ReleaseGrant(GrantId grant) {
 }
 
 Result<JobId> CacheClient::Restore(const RestoreRequest& request) {
-  ORBITKV_ASSIGN_OR_RETURN(const Layout* const layout, parts_->UsableLayout());
+  ORBITKV_ASSIGN_OR_RETURN(const EngineLayout* const layout, parts_->UsableLayout());
   return parts_->restorer.Submit(*layout, request);
 }
 
 Result<JobId> CacheClient::Publish(const PublishRequest& request) {
-  ORBITKV_ASSIGN_OR_RETURN(const Layout* const layout, parts_->UsableLayout());
+  ORBITKV_ASSIGN_OR_RETURN(const EngineLayout* const layout, parts_->UsableLayout());
   if (parts_->options.read_only) return Fail(Code::kInvalid, "a read-only client publishes nothing");
   return parts_->publisher.Submit(*layout, request);
 }
@@ -317,9 +321,13 @@ Result<bool> CacheClient::WaitSourcesFree(std::span<const JobId> jobs, std::uint
   return parts_->publisher.WaitSourcesFree(jobs, deadline_ns);
 }
 
-Status CacheClient::RenewPages(std::span<const std::uint32_t> block_ids, std::uint64_t generation) {
-  ORBITKV_ASSIGN_OR_RETURN(const Layout* const layout, parts_->UsableLayout());
-  return parts_->pages.Renew(block_ids, generation, layout->pages.block_count);
+Status CacheClient::RenewPages(std::span<const std::uint32_t> block_ids, std::uint64_t generation,
+                               std::uint32_t group) {
+  ORBITKV_ASSIGN_OR_RETURN(const EngineLayout* const layout, parts_->UsableLayout());
+  if (group >= layout->group_count()) {
+    return Fail(Code::kInvalid, "the layout has no such cache group", group, layout->group_count());
+  }
+  return parts_->pages.Renew({group, layout->group(group).pages.block_count}, block_ids, generation);
 }
 
 Result<JobState> CacheClient::StateOf(JobId job) const {

@@ -5,6 +5,11 @@
 // worker registers its pages once, restores granted blocks into them and publishes finished ones; both are jobs on
 // background threads whose completions are polled.
 //
+// An engine may have several cache groups, whose blocks need not all be kept (state/contract.h). Look-ups and restores
+// then count in hash blocks, an answer lists the boundaries at which the engine could go on, a restore brings what the
+// one that was taken demands of every group, and a publish names the blocks that it has. With one group of full
+// attention a hash block is a block, and every count of blocks is a boundary.
+//
 // Nothing here waits for the Manager beyond the deadlines of ClientOptions: without a Manager look-ups find nothing,
 // restores fail, saves are dropped, and a Manager that comes back is picked up again.
 //
@@ -12,7 +17,7 @@
 // Threads: every call from any thread. Blocks: Ask, Claim, WaitUp, WaitJob, WaitSourcesFree for as long as the caller
 // says;
 //          Restore for small jobs, a bounded time; Stop until copies in flight have ended.
-// Units: nanoseconds, bytes, blocks counted from the start of the request.
+// Units: nanoseconds, bytes, (hash) blocks counted from the start of the request.
 // Errors: kInvalid for arguments that the options or the layout do not allow, kBusy for a full queue, kCancelled after
 //         Stop, kRefused after fork (every call; nothing of the parent's client is touched).
 // Invariant: every accepted job gives exactly one completion; leases, grants and reservations that this client gives up
@@ -64,6 +69,8 @@ class CacheClient {
   const ClientOptions& options() const;
 
   // Once, by clients that move bytes; the same layout again is fine, another one kRefused.
+  Status RegisterGroups(GroupLayouts groups);
+  // Of an engine with one cache group.
   Status RegisterLayout(Layout layout);
 
   // ---- scheduler
@@ -92,8 +99,9 @@ class CacheClient {
   // True when none of the jobs reads its pages any more; queued ones are dropped for it.
   Result<bool> WaitSourcesFree(std::span<const JobId> jobs, std::uint64_t deadline_ns);
 
-  // These pages have a new use from now on: jobs that named an older generation and have not begun to copy are dropped.
-  Status RenewPages(std::span<const std::uint32_t> block_ids, std::uint64_t generation);
+  // These pages of a group have a new use from now on: jobs that named an older generation and have not begun to copy
+  // are dropped.
+  Status RenewPages(std::span<const std::uint32_t> block_ids, std::uint64_t generation, std::uint32_t group = 0);
 
   // ---- completions
   // A job is a handle of this client alone: pending, enqueued (bytes may be moving), drained-ok or drained-failed.

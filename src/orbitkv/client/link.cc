@@ -89,10 +89,10 @@ bool Link::WaitUp(std::uint64_t deadline_ns) {
   }
 }
 
-void Link::SetShape(const state::GroupShape& shape) {
+void Link::SetGroups(std::vector<state::GroupShape> groups) {
   {
     const MutexLock lock(mutex_);
-    shape_ = shape;
+    groups_ = std::move(groups);
   }
   Nudge();
 }
@@ -166,17 +166,17 @@ void Link::HandleLate(Life& life, wire::Purpose purpose, const channel::LateAnsw
 
 Result<channel::ClientSession*> Link::OpenPublish(const LifePin& life) {
   if (channel::ClientSession* const open = life->publish()) return open;
-  std::optional<state::GroupShape> shape;
+  std::vector<state::GroupShape> groups;
   {
     const MutexLock lock(mutex_);
-    shape = shape_;
+    groups = groups_;
   }
   std::string message;
   ORBITKV_ASSIGN_OR_RETURN(std::unique_ptr<channel::ClientSession> session,
                            channel::ClientSession::Connect(SessionOptions(&*life, wire::Purpose::kPublish, &message)));
   if (session->incarnation() != life->incarnation()) return Fail(Code::kStale, "the Manager has changed meanwhile");
   const std::uint64_t deadline = os::DeadlineAfter(options_.call_deadline_ms * kNsPerMs);
-  const auto registered = Register(*session, options_, shape, deadline, &message);
+  const auto registered = Register(*session, options_, groups, deadline, &message);
   if (!registered) {
     log::Warning(kTag, "cannot register the publish session: {}",
                  message.empty() ? ToString(registered.error()) : message);
@@ -291,7 +291,7 @@ void Link::Serve(Life& life) {
       populate_at = now + (bytes > 0 ? kPopulatePauses * (now - began) : kIdleNs);
     }
     std::uint64_t next = std::min(now + kIdleNs, populate_at);
-    // A time that has passed asks for nothing: what there is to register now is registered, or waits for SetShape.
+    // A time that has passed asks for nothing: what there is to register now is registered, or waits for SetGroups.
     if (register_at > now) next = std::min(next, register_at);
     channel::ClientSession* const publish = life.publish();
     if (life.control().pending() > 0 || (publish != nullptr && publish->pending() > 0)) {
@@ -309,16 +309,16 @@ void Link::Serve(Life& life) {
 }
 
 void Link::TryRegister(Life& life, std::uint64_t* next_ns) {
-  std::optional<state::GroupShape> shape;
+  std::vector<state::GroupShape> groups;
   {
     const MutexLock lock(mutex_);
-    // SetShape wakes the thread, so looking again at every wake-up is soon enough.
+    // SetGroups wakes the thread, so looking again at every wake-up is soon enough.
     if (!CanRegister() || registered_) return;
-    shape = shape_;
+    groups = groups_;
   }
   std::string message;
   const auto registered =
-      Register(life.control(), options_, shape, os::DeadlineAfter(options_.call_deadline_ms * kNsPerMs), &message);
+      Register(life.control(), options_, groups, os::DeadlineAfter(options_.call_deadline_ms * kNsPerMs), &message);
   if (registered) {
     Count(counters_.registrations);
     const MutexLock lock(mutex_);

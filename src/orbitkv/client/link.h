@@ -58,7 +58,7 @@ class Link {
   bool WaitUp(std::uint64_t deadline_ns) ORBITKV_EXCLUDES(mutex_);
 
   // A worker registers once its layout is known.
-  void SetShape(const state::GroupShape& shape) ORBITKV_EXCLUDES(mutex_);
+  void SetGroups(std::vector<state::GroupShape> groups) ORBITKV_EXCLUDES(mutex_);
   std::optional<Registered> registered() const ORBITKV_EXCLUDES(mutex_);
   // The Manager missed a deadline: nothing is asked of it until it answers a ping.
   void ReportMissedDeadline();
@@ -87,7 +87,7 @@ class Link {
   Result<std::unique_ptr<Life>> Connect();
   void Serve(Life& life);
   void TearDown(std::unique_ptr<Life> life) ORBITKV_EXCLUDES(mutex_);
-  bool CanRegister() const ORBITKV_REQUIRES(mutex_) { return !options_.moves_bytes() || shape_.has_value(); }
+  bool CanRegister() const ORBITKV_REQUIRES(mutex_) { return !options_.moves_bytes() || !groups_.empty(); }
   void TryRegister(Life& life, std::uint64_t* next_ns) ORBITKV_EXCLUDES(mutex_);
   void ReportDrained(channel::ClientSession& session);
   // To a Manager that has no place for another session.
@@ -122,7 +122,7 @@ class Link {
   Life* life_ ORBITKV_GUARDED_BY(mutex_) = nullptr;  // owned by the thread; null once lost
   std::uint32_t pins_ ORBITKV_GUARDED_BY(mutex_) = 0;
   bool kept_for_ever_ ORBITKV_GUARDED_BY(mutex_) = false;  // the Life may still be written to by a device
-  std::optional<state::GroupShape> shape_ ORBITKV_GUARDED_BY(mutex_);
+  std::vector<state::GroupShape> groups_ ORBITKV_GUARDED_BY(mutex_);
   std::optional<Registered> registered_ ORBITKV_GUARDED_BY(mutex_);
 
   // Of the thread alone.

@@ -39,11 +39,11 @@ bool PoolMap::IsOf(int fd, const PoolDescription& description) const {
   return mine && other && mine->device == other->device && mine->inode == other->inode && other->bytes == mine->bytes;
 }
 
-Status CheckApart(std::vector<std::uint64_t> offsets, std::uint64_t slot_bytes) {
-  if (!std::ranges::is_sorted(offsets)) std::ranges::sort(offsets);
-  for (std::size_t i = 1; i < offsets.size(); ++i) {
-    if (offsets[i] - offsets[i - 1] < slot_bytes) {
-      return Fail(Code::kInvalid, "the Manager named slots that overlap", offsets[i - 1], offsets[i]);
+Status CheckApart(std::vector<SlotRange> slots) {
+  if (!std::ranges::is_sorted(slots, {}, &SlotRange::offset)) std::ranges::sort(slots, {}, &SlotRange::offset);
+  for (std::size_t i = 1; i < slots.size(); ++i) {
+    if (slots[i].offset - slots[i - 1].offset < slots[i - 1].bytes) {
+      return Fail(Code::kInvalid, "the Manager named slots that overlap", slots[i - 1].offset, slots[i].offset);
     }
   }
   return {};

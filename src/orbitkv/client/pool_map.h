@@ -26,8 +26,13 @@ struct PoolDescription {
   bool read_only = false;  // how to map it
 };
 
-// kInvalid when two slots of that length overlap.
-Status CheckApart(std::vector<std::uint64_t> offsets, std::uint64_t slot_bytes);
+struct SlotRange {
+  std::uint64_t offset = 0;
+  std::uint64_t bytes = 0;
+};
+
+// kInvalid when two of them overlap. Each lies in the pool.
+Status CheckApart(std::vector<SlotRange> slots);
 
 class PoolMap {
  public:

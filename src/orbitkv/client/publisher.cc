@@ -17,6 +17,22 @@ constexpr std::uint64_t kPieceBytes = 64ULL << 20U;
 constexpr std::size_t kPieceBlocks = 512;
 constexpr std::uint64_t kDrainLookNs = 100 * kNsPerMs;  // between two looks at whether a copy can still be drained
 
+// Of each run the group's block before its first one.
+Result<std::vector<state::BlockHash>> ParentsOf(const state::RecoveryContract& contract,
+                                                std::span<const state::GroupDemand> runs, const HashChain& chain,
+                                                const state::BlockHash& before_chain) {
+  std::vector<state::BlockHash> parents;
+  for (const state::GroupDemand& run : runs) {
+    const std::uint32_t begin = run.first_block * contract.ratio(run.group);
+    if (begin < chain.first_position) {
+      return Fail(Code::kInvalid, "a block begins before the hashes; give all hashes of it", run.group,
+                  run.first_block);
+    }
+    parents.push_back(begin == chain.first_position ? before_chain : chain.hashes[begin - chain.first_position - 1]);
+  }
+  return parents;
+}
+
 }  // namespace
 
 Status Publisher::Start() {
@@ -53,9 +69,15 @@ bool Publisher::GivesUp() const {
   return stopping_ && os::MonotonicNs() >= give_up_ns_;
 }
 
-Result<JobId> Publisher::Submit(const Layout& layout, const PublishRequest& request) {
-  ORBITKV_TRY(layout.CheckBlocks(request.hashes, request.block_ids));
-  ORBITKV_TRY(PageGenerations::CheckCount(request.block_ids.size(), request.generations.size()));
+Result<JobId> Publisher::Submit(const EngineLayout& layout, const PublishRequest& request) {
+  const HashChain chain{request.hashes, request.first_depth};
+  std::vector<state::GroupDemand> runs(request.runs.begin(), request.runs.end());
+  if (runs.empty()) {
+    ORBITKV_ASSIGN_OR_RETURN(runs, layout.WholeBlocks(chain));
+  }
+  ORBITKV_ASSIGN_OR_RETURN(JobBlocks blocks, layout.Name(chain, runs, {request.block_ids, request.generations}));
+  ORBITKV_ASSIGN_OR_RETURN(std::vector<state::BlockHash> parents,
+                           ParentsOf(layout.contract(), blocks.runs, chain, request.parent));
   const MutexLock lock(mutex_);
   if (stopping_) return Fail(Code::kCancelled, "the client is closed");
   if (jobs_.size() >= options_.max_queued_saves) {
@@ -70,18 +92,18 @@ Result<JobId> Publisher::Submit(const Layout& layout, const PublishRequest& requ
   auto job = std::make_unique<Job>();
   job->id = *id;
   job->layout = &layout;
-  job->hashes.assign(request.hashes.begin(), request.hashes.end());
-  job->block_ids.assign(request.block_ids.begin(), request.block_ids.end());
-  job->generations.assign(request.generations.begin(), request.generations.end());
+  job->blocks = std::move(blocks);
+  job->parents = std::move(parents);
   job->request = request;
   job->request.hashes = {};
   job->request.block_ids = {};
   job->request.generations = {};
+  job->request.runs = {};
   job->accepted_ns = os::MonotonicNs();
   job->completion.job = *id;
   job->completion.kind = JobKind::kPublish;
   job->completion.tag = request.tag;
-  job->completion.outcomes.assign(job->hashes.size(), Byte(Outcome::kLost));
+  job->completion.outcomes.assign(job->blocks.size(), Byte(Outcome::kLost));
   jobs_.emplace(id->value(), std::move(job));
   Count(counters_.publish_jobs);
   work_.NotifyOne();
@@ -197,23 +219,30 @@ void Publisher::RunJob(Job& job) {
   {
     LifePin life = link_.Pin();
     auto session = life ? link_.OpenPublish(life) : Fail(Code::kUnavailable, "the Manager is away");
-    if (!session) status = std::unexpected(session.error());
-    std::size_t most =
-        std::min<std::size_t>(kPieceBlocks, std::max<std::uint64_t>(1, kPieceBytes / job.layout->slot_bytes()));
-    if (const auto registered = link_.registered(); registered && registered->max_reserve_blocks > 0) {
-      most = std::min<std::size_t>(most, registered->max_reserve_blocks);
-    }
-    for (std::size_t first = 0; session && first < job.hashes.size();) {
-      const Piece piece{&job, first, std::min(most, job.hashes.size() - first)};
-      const auto saved = SavePiece(life, **session, piece);
-      if (!saved) status = std::unexpected(saved.error());
-      if (!saved || !*saved) break;
-      first += piece.count;
-    }
+    status = session ? SavePieces(life, **session, job) : std::unexpected(session.error());
     if (job.undrained) life.KeepForEver();
   }
   if (!status) link_.ReportFailure(status.error());
   EndJob(job, status);
+}
+
+Status Publisher::SavePieces(const LifePin& life, channel::ClientSession& session, Job& job) {
+  const auto registered = link_.registered();
+  Piece piece{.job = &job};
+  for (; piece.run < job.blocks.runs.size(); ++piece.run) {
+    std::size_t most =
+        std::min<std::size_t>(kPieceBlocks, std::max<std::uint64_t>(1, kPieceBytes / piece.layout().slot_bytes()));
+    if (registered && registered->max_reserve_blocks > 0) {
+      most = std::min<std::size_t>(most, registered->max_reserve_blocks);
+    }
+    const std::size_t blocks = job.blocks.runs[piece.run].block_count;
+    for (piece.before = 0; piece.before < blocks; piece.before += piece.count, piece.first += piece.count) {
+      piece.count = std::min(most, blocks - piece.before);
+      ORBITKV_ASSIGN_OR_RETURN(const bool all, SavePiece(life, session, piece));
+      if (!all) return {};
+    }
+  }
+  return {};
 }
 
 void Publisher::EndJob(Job& job, const Status& status) {
@@ -235,7 +264,7 @@ void Publisher::EndJob(Job& job, const Status& status) {
 }
 
 Result<bool> Publisher::SavePiece(const LifePin& life, channel::ClientSession& session, const Piece& piece) {
-  if (!pages_.Current(piece.block_ids(), piece.generations())) return std::unexpected(FailStale(piece).error());
+  if (!IsCurrent(piece)) return std::unexpected(FailStale(piece).error());
   ReservationId reservation;
   ORBITKV_ASSIGN_OR_RETURN(const std::vector<wire::ReserveEntry> entries, Reserve(life, session, piece, &reservation));
   bool all_placed = true;
@@ -259,7 +288,7 @@ Result<bool> Publisher::SavePiece(const LifePin& life, channel::ClientSession& s
   auto commits = CopyPiece(life, piece, entries);
   // A copy that cannot be drained keeps its pages and its slots: neither is ever given to somebody else.
   if (piece.job->undrained) return std::unexpected(commits.error());
-  LeaveCopying(*piece.job, piece.first + piece.count == piece.job->hashes.size());
+  LeaveCopying(*piece.job, piece.first + piece.count == piece.job->blocks.size());
   Status committed;
   if (!commits) {
     committed = std::unexpected(commits.error());
@@ -291,15 +320,14 @@ Result<std::vector<wire::ReserveEntry>> Publisher::Reserve(const LifePin& life, 
                                                            const Piece& piece, ReservationId* reservation) {
   const Job& job = *piece.job;
   wire::ReserveHeader header{};
-  header.parent = piece.first == 0 ? job.request.parent : job.hashes[piece.first - 1];
-  header.group = 0;
+  header.parent = piece.parent();
+  header.group = piece.group();
   header.shard = options_.shard;
-  header.first_depth = job.request.first_depth + static_cast<std::uint32_t>(piece.first);
+  header.first_depth = job.blocks.runs[piece.run].first_block + static_cast<std::uint32_t>(piece.before);
   header.prompt_tokens = job.request.prompt_tokens;
   header.answer_tokens = job.request.answer_tokens;
-  header.slot_bytes = job.layout->slot_bytes();
-  const std::span<const state::BlockHash> hashes = std::span(job.hashes).subspan(piece.first, piece.count);
-  const std::vector<std::byte> args = wire::EncodeReserve(header, hashes);
+  header.slot_bytes = piece.layout().slot_bytes();
+  const std::vector<std::byte> args = wire::EncodeReserve(header, piece.hashes());
   ORBITKV_ASSIGN_OR_RETURN(const channel::Answer answer,
                            link_.Ask(session, {.command = wire::Command::kPublishReserve, .args = args}));
   *reservation = ReservationId(answer.scalar0);
@@ -316,20 +344,21 @@ Result<std::vector<wire::CommitEntry>> Publisher::CopyPiece(const LifePin& life,
   copy::CopyJob copy;
   copy.direction = copy::Direction::kPublish;
   copy.stores = copy::Stores::kNonTemporal;
-  copy.layout = &job.layout->pages;
+  copy.layout = &piece.layout().pages;
   std::vector<std::uint32_t> copied;  // index in the piece of each block of the copy
   for (std::uint32_t i = 0; i < entries.size(); ++i) {
     if (entries[i].status != static_cast<std::uint32_t>(wire::ReserveStatus::kSlot)) continue;
     ORBITKV_ASSIGN_OR_RETURN(std::byte* const slot, life->pool()->Slot(entries[i].offset, entries[i].slot_bytes));
     const std::size_t at = piece.first + i;
-    copy.blocks.push_back({job.block_ids[at], slot, job.layout->Identity(job.hashes[at], options_.shard), 0});
+    const copy::SlotIdentity identity = job.layout->Identity(piece.group(), job.blocks.hashes[at], options_.shard);
+    copy.blocks.push_back({job.blocks.block_ids[at], slot, identity, 0});
     copied.push_back(i);
   }
   copy.prepare = [this, piece]() -> Status {
-    if (!pages_.Current(piece.block_ids(), piece.generations())) return Fail(Code::kStale, kStalePages);
+    if (!IsCurrent(piece)) return Fail(Code::kStale, kStalePages);
     return {};
   };
-  copy.before_block = [pool = life->pool(), slot_bytes = job.layout->slot_bytes()](const copy::BlockCopy& block) {
+  copy.before_block = [pool = life->pool(), slot_bytes = piece.layout().slot_bytes()](const copy::BlockCopy& block) {
     pool->EnsurePopulated(block.slot, slot_bytes);
   };
   // A refused Submit leaves the copy unchanged; the engine is full of restores then, which end by themselves.
@@ -357,7 +386,7 @@ Result<std::vector<wire::CommitEntry>> Publisher::WaitForCopy(copy::JobId copy, 
     if (std::ranges::binary_search(result.unfinished, i)) continue;
     commits.push_back({result.slot_checksums[i], entries[copied[i]].generation, copied[i], 0});
   }
-  piece.job->completion.bytes += commits.size() * piece.job->layout->block_bytes();
+  piece.job->completion.bytes += commits.size() * piece.layout().block_bytes();
   if (result.error && result.error->code == Code::kStale) return FailStale(piece);
   if (commits.empty()) return Fail(Code::kCancelled, "no block was copied");
   return commits;

@@ -35,14 +35,17 @@
 namespace orbitkv::client {
 
 struct PublishRequest {
-  std::span<const state::BlockHash> hashes;  // in prefix order, each the child of the one before
-  std::span<const std::uint32_t> block_ids;  // of the engine, one for each hash
-  std::uint32_t first_depth = 0;             // blocks before the first one
-  state::BlockHash parent;                   // the block before the first one; ignored at depth 0
+  std::span<const state::BlockHash> hashes;  // of hash blocks in prefix order, each the child of the one before
+  std::span<const std::uint32_t> block_ids;  // of the engine, one for each block, in the order of the runs
+  std::uint32_t first_depth = 0;             // hash blocks before the first one
+  state::BlockHash parent;                   // the hash block before the first one; ignored at depth 0
   std::uint32_t prompt_tokens = 0;           // of the request, for the eviction policy
   std::uint32_t answer_tokens = 0;
   std::uint64_t tag = 0;
   std::span<const std::uint64_t> generations{};  // of the pages: none, one for all, or one for each block
+  // Which blocks, as blocks of their groups counted from the prompt's start; none: all that lie in the hashes whole.
+  // The hashes begin no later than the first block of each run does.
+  std::span<const state::GroupDemand> runs{};
 };
 
 class Publisher {
@@ -66,7 +69,7 @@ class Publisher {
   Status Stop(std::uint64_t drain_deadline_ns = 0) ORBITKV_EXCLUDES(mutex_);
 
   // layout stays valid until the job's sources are free.
-  Result<JobId> Submit(const Layout& layout, const PublishRequest& request) ORBITKV_EXCLUDES(mutex_);
+  Result<JobId> Submit(const EngineLayout& layout, const PublishRequest& request) ORBITKV_EXCLUDES(mutex_);
   // True when no page of the job was read and none will be. False: it is unknown, done, or has begun to copy; the rest
   // of it is dropped then too.
   bool Cancel(JobId id) ORBITKV_EXCLUDES(mutex_);
@@ -80,11 +83,10 @@ class Publisher {
 
   struct Job {
     JobId id;
-    const Layout* layout = nullptr;
-    std::vector<state::BlockHash> hashes;
-    std::vector<std::uint32_t> block_ids;
-    std::vector<std::uint64_t> generations;
-    PublishRequest request;  // its spans are not used
+    const EngineLayout* layout = nullptr;
+    JobBlocks blocks;
+    std::vector<state::BlockHash> parents;  // of each run, the group's block before its first one
+    PublishRequest request;                 // its spans are not used
     std::uint64_t accepted_ns = 0;
     Completion completion;
     Stage stage = Stage::kQueued;  // guarded by mutex_, as the next two
@@ -93,20 +95,33 @@ class Publisher {
     bool stale = false;      // of the thread alone, as the next one
     bool undrained = false;  // its copy cannot be drained
   };
-  // One reservation: blocks [first, first + count) of a job.
+  // One reservation: blocks [first, first + count) of a job, which are of one of its runs.
   struct Piece {
     Job* job = nullptr;
+    std::size_t run = 0;
+    std::size_t before = 0;  // blocks of the run before it
     std::size_t first = 0;
     std::size_t count = 0;
 
-    std::span<const std::uint32_t> block_ids() const { return std::span(job->block_ids).subspan(first, count); }
-    std::span<const std::uint64_t> generations() const { return PageGenerations::Part(job->generations, first, count); }
+    std::uint32_t group() const { return job->blocks.runs[run].group; }
+    const Layout& layout() const { return job->layout->group(group()); }
+    const state::BlockHash& parent() const { return before == 0 ? job->parents[run] : job->blocks.hashes[first - 1]; }
+    std::span<const state::BlockHash> hashes() const { return std::span(job->blocks.hashes).subspan(first, count); }
+    std::span<const std::uint32_t> block_ids() const { return std::span(job->blocks.block_ids).subspan(first, count); }
+    std::span<const std::uint64_t> generations() const {
+      return PageGenerations::Part(job->blocks.generations, first, count);
+    }
   };
 
   void Run();
   Job* NextJob() ORBITKV_EXCLUDES(mutex_);
   void DropStale(std::uint64_t now_ns) ORBITKV_REQUIRES(mutex_);
   void RunJob(Job& job) ORBITKV_EXCLUDES(mutex_);
+  // Saves the job's blocks piece by piece, as far as there is room.
+  Status SavePieces(const LifePin& life, channel::ClientSession& session, Job& job) ORBITKV_EXCLUDES(mutex_);
+  bool IsCurrent(const Piece& piece) const {
+    return pages_.Current(piece.group(), piece.block_ids(), piece.generations());
+  }
   // False when the rest of the job cannot be saved now.
   Result<bool> SavePiece(const LifePin& life, channel::ClientSession& session, const Piece& piece)
       ORBITKV_EXCLUDES(mutex_);

@@ -58,6 +58,7 @@ wire::QueryHeader HeaderOf(const std::pair<std::uint64_t, std::uint64_t>& reques
   header.wait_ns = query.load_wait_ns;
   header.attempt = query.attempt;
   header.mode = query.mode;
+  header.group = wire::kAllGroups;
   header.prefix_blocks = query.prefix_blocks;
   return header;
 }
@@ -74,7 +75,7 @@ std::vector<std::byte> EncodeFor(const Life& life, const wire::QueryHeader& head
   return wire::EncodeQueryV1({.request_key_hi = header.request_key_hi,
                               .request_key_lo = header.request_key_lo,
                               .attempt = header.attempt,
-                              .group = header.group,
+                              .group = 0,
                               .prefix_blocks = header.prefix_blocks},
                              hashes);
 }

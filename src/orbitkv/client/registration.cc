@@ -45,6 +45,23 @@ wire::Register::Role RoleOf(Role role) {
   return wire::Register::ROLE_UNSPECIFIED;
 }
 
+wire::CacheGroup::Kind KindOf(state::GroupKind kind) {
+  switch (kind) {
+    case state::GroupKind::kFullAttention: return wire::CacheGroup::KIND_FULL_ATTENTION;
+    case state::GroupKind::kSlidingWindow: return wire::CacheGroup::KIND_SLIDING_WINDOW;
+    case state::GroupKind::kRecurrent: return wire::CacheGroup::KIND_RECURRENT;
+    case state::GroupKind::kChunkedLocal: return wire::CacheGroup::KIND_CHUNKED_LOCAL;
+  }
+  return wire::CacheGroup::KIND_FULL_ATTENTION;
+}
+
+// What every version of a Manager takes the groups for: those before 3 pass over what they do not know.
+bool IsPlain(std::span<const state::GroupShape> groups) {
+  return groups.empty() ||
+         (groups.size() == 1 && groups[0].kind == state::GroupKind::kFullAttention &&
+          (groups[0].hash_block_tokens == 0 || groups[0].hash_block_tokens == groups[0].block_tokens));
+}
+
 std::string SampleName(const wire::Sample& sample) {
   if (sample.labels().empty()) return sample.name();
   const std::map<std::string, std::string> sorted(sample.labels().begin(), sample.labels().end());
@@ -59,8 +76,12 @@ std::string SampleName(const wire::Sample& sample) {
 }  // namespace
 
 Result<Registered> Register(channel::ClientSession& session, const ClientOptions& options,
-                            const std::optional<state::GroupShape>& shape, std::uint64_t deadline_ns,
+                            std::span<const state::GroupShape> groups, std::uint64_t deadline_ns,
                             std::string* message) {
+  if (session.abi() < 3 && !IsPlain(groups)) {
+    if (message != nullptr) *message = "the Manager is of an older version and keeps one group of full attention only";
+    return Fail(Code::kRefused, "the Manager is of an older version and keeps one group of full attention only");
+  }
   wire::Register request;
   request.set_instance(options.instance);
   request.set_role(RoleOf(options.role));
@@ -72,11 +93,14 @@ Result<Registered> Register(channel::ClientSession& session, const ClientOptions
   request.set_name(options.name);
   if (options.moves_bytes()) {
     request.set_representation_digest(Bytes(options.representation_digest));
-    if (shape) {
+    for (const state::GroupShape& shape : groups) {
       wire::CacheGroup* const group = request.add_groups();
-      group->set_block_tokens(shape->block_tokens);
-      group->set_page_count(shape->page_count);
-      group->set_page_bytes(shape->page_bytes);
+      group->set_block_tokens(shape.block_tokens);
+      group->set_page_count(shape.page_count);
+      group->set_page_bytes(shape.page_bytes);
+      group->set_kind(KindOf(shape.kind));
+      group->set_span_tokens(shape.span_tokens);
+      group->set_hash_block_tokens(shape.hash_block_tokens);
     }
   }
   ORBITKV_ASSIGN_OR_RETURN(const channel::FrameReply reply, Ask(session, wire::FRAME_REGISTER, request, deadline_ns));

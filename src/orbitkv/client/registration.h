@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -24,10 +25,10 @@ struct Registered {
   bool namespace_ready = false;
 };
 
-// shape: of a worker's one cache group; left out of a scheduler's registration.
+// groups: of a worker; left out of a scheduler's registration. kRefused when the Manager is of a version that knows one
+// group of full attention, and there are others.
 Result<Registered> Register(channel::ClientSession& session, const ClientOptions& options,
-                            const std::optional<state::GroupShape>& shape, std::uint64_t deadline_ns,
-                            std::string* message);
+                            std::span<const state::GroupShape> groups, std::uint64_t deadline_ns, std::string* message);
 // Gives up everything that the session holds, for an orderly end.
 Status Unregister(channel::ClientSession& session, std::uint64_t deadline_ns);
 // Says that no copy of a replaced session runs any more.

@@ -20,12 +20,31 @@ constexpr std::uint64_t kThreadWaitNs = kNsPerMs;  // of the thread for one plan
 
 std::uint8_t Byte(Outcome outcome) { return static_cast<std::uint8_t>(outcome); }
 
-Status CheckNoPageTwice(std::span<const std::uint32_t> block_ids) {
-  std::vector<std::uint32_t> sorted(block_ids.begin(), block_ids.end());
-  std::ranges::sort(sorted);
-  const auto twice = std::ranges::adjacent_find(sorted);
-  if (twice == sorted.end()) return {};
-  return Fail(Code::kInvalid, "a block id is given twice; each block needs pages of its own", *twice);
+Status CheckNoPageTwice(const JobBlocks& blocks) {
+  std::size_t first = 0;
+  for (const state::GroupDemand& run : blocks.runs) {
+    const auto ids = std::span(blocks.block_ids).subspan(first, run.block_count);
+    std::vector<std::uint32_t> sorted(ids.begin(), ids.end());
+    std::ranges::sort(sorted);
+    const auto twice = std::ranges::adjacent_find(sorted);
+    if (twice != sorted.end()) {
+      return Fail(Code::kInvalid, "a block id is given twice; each block needs pages of its own", *twice);
+    }
+    first += run.block_count;
+  }
+  return {};
+}
+
+std::vector<AskedBlock> AskedOf(const EngineLayout& layout, const JobBlocks& blocks) {
+  std::vector<AskedBlock> asked;
+  asked.reserve(blocks.size());
+  for (const state::GroupDemand& run : blocks.runs) {
+    const std::uint32_t slot_bytes = layout.group(run.group).slot_bytes();
+    for (std::uint32_t i = 0; i < run.block_count; ++i) {
+      asked.push_back({run.group, blocks.places[asked.size()], slot_bytes});
+    }
+  }
+  return asked;
 }
 
 }  // namespace
@@ -84,10 +103,11 @@ void Restorer::Keep(JobPtr job) {
   undrained_.push_back(std::move(job));
 }
 
-Result<JobId> Restorer::Submit(const Layout& layout, const RestoreRequest& request) {
-  ORBITKV_TRY(layout.CheckBlocks(request.hashes, request.block_ids));
-  ORBITKV_TRY(CheckNoPageTwice(request.block_ids));
-  ORBITKV_TRY(PageGenerations::CheckCount(request.block_ids.size(), request.generations.size()));
+Result<JobId> Restorer::Submit(const EngineLayout& layout, const RestoreRequest& request) {
+  const HashChain chain{request.hashes, request.prefix_blocks};
+  ORBITKV_ASSIGN_OR_RETURN(const std::vector<state::GroupDemand> demand, layout.DemandOf(chain));
+  ORBITKV_ASSIGN_OR_RETURN(JobBlocks blocks, layout.Name(chain, demand, {request.block_ids, request.generations}));
+  ORBITKV_TRY(CheckNoPageTwice(blocks));
   if (request.grant.is_none()) return orbitkv::Fail(Code::kInvalid, "grant 0 was never begun");
   {
     const MutexLock lock(mutex_);
@@ -95,33 +115,34 @@ Result<JobId> Restorer::Submit(const Layout& layout, const RestoreRequest& reque
     ++submitting_;
   }
   const auto id = completions_.Admit();
-  if (id) Accept(layout, request, *id);
+  if (id) {
+    auto job = std::make_unique<Job>();
+    job->id = *id;
+    job->layout = &layout;
+    job->grant = request.grant;
+    job->blocks = std::move(blocks);
+    job->completion.tag = request.tag;
+    Accept(std::move(job), request.incarnation);
+  }
   const MutexLock lock(mutex_);
   --submitting_;
   work_.NotifyAll();
   return id;
 }
 
-void Restorer::Accept(const Layout& layout, const RestoreRequest& request, JobId id) {
+void Restorer::Accept(JobPtr job, const std::optional<Incarnation>& incarnation) {
   Count(counters_.restore_jobs);
-  auto job = std::make_unique<Job>();
-  job->id = id;
-  job->layout = &layout;
-  job->grant = request.grant;
-  job->hashes.assign(request.hashes.begin(), request.hashes.end());
-  job->block_ids.assign(request.block_ids.begin(), request.block_ids.end());
-  job->generations.assign(request.generations.begin(), request.generations.end());
+  job->asked = AskedOf(*job->layout, job->blocks);
   job->deadline_ns = os::DeadlineAfter(options_.load_deadline_ms * kNsPerMs);
-  job->completion.job = id;
+  job->completion.job = job->id;
   job->completion.kind = JobKind::kRestore;
-  job->completion.tag = request.tag;
-  job->completion.outcomes.assign(job->hashes.size(), Byte(Outcome::kFailed));
+  job->completion.outcomes.assign(job->blocks.size(), Byte(Outcome::kFailed));
   job->life = link_.Pin();
   if (!job->life) {
     Fail(std::move(job), "the Manager is away");
-  } else if (request.incarnation && *request.incarnation != job->life->incarnation()) {
+  } else if (incarnation && *incarnation != job->life->incarnation()) {
     Fail(std::move(job), "the grant is of an earlier Manager");
-  } else if (layout.block_bytes() * job->hashes.size() <= kInlineBytes && link_.state() == State::kUp) {
+  } else if (job->layout->BytesOf(job->blocks.runs) <= kInlineBytes && link_.state() == State::kUp) {
     const Step step = Plan(*job, os::DeadlineAfter(kInlineWaitNs));
     if (step == Step::kPlanned) {
       Count(counters_.restore_inline_jobs);
@@ -254,8 +275,7 @@ Restorer::Step Restorer::TakePlan(Job& job, const channel::Answer& answer) {
   }
   if (answer.status == wire::AnswerStatus::kGone) return bad("the grant was released or has ended");
   if (answer.status != wire::AnswerStatus::kOk) return bad("the Manager gave no plan");
-  auto plan = ReadPlan(job.life->control().abi(), answer.payload.bytes(), *job.life->pool(),
-                       {job.hashes.size(), job.layout->slot_bytes()});
+  auto plan = ReadPlan(job.life->control().abi(), answer.payload.bytes(), *job.life->pool(), job.asked);
   if (!plan) {
     Count(counters_.bad_answers);
     return bad(plan.error().text);
@@ -264,28 +284,42 @@ Restorer::Step Restorer::TakePlan(Job& job, const channel::Answer& answer) {
   return Step::kPlanned;
 }
 
-void Restorer::StartCopy(JobPtr job) {
+copy::CopyJob Restorer::CopyOf(Job& job) {
+  const state::GroupDemand& run = job.blocks.runs[job.run];
   copy::CopyJob copy;
   copy.direction = copy::Direction::kRestore;
   copy.stores = options_.restore_stores;
-  copy.layout = &job->layout->pages;
-  PoolMap* const pool = job->life->pool();
-  for (std::size_t i = 0; i < job->plan.size(); ++i) {
-    const wire::PlanEntry& entry = job->plan[i];
+  copy.layout = &job.layout->group(run.group).pages;
+  PoolMap* const pool = job.life->pool();
+  for (std::size_t i = job.first; i < job.first + run.block_count; ++i) {
+    const wire::PlanEntry& entry = job.plan[i];
     const auto slot = pool->Slot(entry.offset, entry.slot_bytes);
     ORBITKV_CHECK(slot.has_value());
-    copy.blocks.push_back(
-        {job->block_ids[i], *slot, job->layout->Identity(job->hashes[i], options_.shard), entry.slot_checksum});
+    const copy::SlotIdentity identity = job.layout->Identity(run.group, job.blocks.hashes[i], options_.shard);
+    copy.blocks.push_back({job.blocks.block_ids[i], *slot, identity, entry.slot_checksum});
   }
-  copy.prepare = [this, work = job.get()]() -> Status {
-    if (!pages_.Current(work->block_ids, work->generations)) return orbitkv::Fail(Code::kStale, kStalePages);
+  // A job whose first copy has begun is not stopped.
+  if (job.run > 0) return copy;
+  copy.prepare = [this, work = &job]() -> Status {
+    std::size_t first = 0;
+    for (const state::GroupDemand& part : work->blocks.runs) {
+      const auto ids = std::span(work->blocks.block_ids).subspan(first, part.block_count);
+      const auto numbers = PageGenerations::Part(work->blocks.generations, first, part.block_count);
+      if (!pages_.Current(part.group, ids, numbers)) return orbitkv::Fail(Code::kStale, kStalePages);
+      first += part.block_count;
+    }
     return {};
   };
+  return copy;
+}
+
+void Restorer::StartCopy(JobPtr job) {
+  copy::CopyJob copy = CopyOf(*job);
   const std::uint64_t id = job->id.value();
   copy.on_done = [this, id](copy::JobId, const copy::JobResult& result) { CopyDone(id, result); };
   {
     const MutexLock lock(mutex_);
-    copying_.emplace(id, std::move(job));
+    copying_[id] = std::move(job);
   }
   completions_.SetState(JobId(id), JobState::kEnqueued);
   const auto submitted = engine_.Submit(std::move(copy));
@@ -300,7 +334,7 @@ void Restorer::StartCopy(JobPtr job) {
   }
   if (submitted.error().code == Code::kBusy && os::MonotonicNs() < back->deadline_ns && !back->life->lost()) {
     // The plan stays armed; the same session may fetch it again.
-    completions_.SetState(back->id, JobState::kPending);
+    if (back->run == 0) completions_.SetState(back->id, JobState::kPending);
     back->next_try_ns = os::MonotonicNs() + kNsPerMs;
     Queue(std::move(back));
     return;
@@ -316,11 +350,37 @@ void Restorer::CopyDone(std::uint64_t id, const copy::JobResult& result) {
     if (it == copying_.end()) return;  // too late: it was given up
     job = std::move(it->second);
   }
+  if (TakeRun(*job, result)) {
+    StartCopy(std::move(job));  // its end is that of the job
+    return;
+  }
   Settle(std::move(job), result);
   // Stop waits for the entry, so it goes last.
   const MutexLock lock(mutex_);
   copying_.erase(id);
   work_.NotifyAll();
+}
+
+bool Restorer::TakeRun(Job& job, const copy::JobResult& result) {
+  if (result.error && result.error->code == Code::kStale) return false;
+  Completion& done = job.completion;
+  const state::GroupDemand& run = job.blocks.runs[job.run];
+  const auto outcomes = std::span(done.outcomes).subspan(job.first, run.block_count);
+  std::ranges::fill(outcomes, Byte(Outcome::kRestored));
+  for (const std::uint32_t index : result.unfinished) outcomes[index] = Byte(Outcome::kFailed);
+  for (const std::uint32_t index : result.mismatched) {
+    outcomes[index] = Byte(Outcome::kMismatch);
+    job.mismatched.push_back(static_cast<std::uint32_t>(job.first) + index);
+  }
+  const std::size_t restored = run.block_count - result.unfinished.size() - result.mismatched.size();
+  const std::uint64_t bytes = restored * job.layout->group(run.group).block_bytes();
+  done.bytes += bytes;
+  Count(counters_.restored_blocks, restored);
+  Count(counters_.restored_bytes, bytes);
+  Count(counters_.mismatched_blocks, result.mismatched.size());
+  job.first += run.block_count;
+  ++job.run;
+  return result.state == copy::JobState::kDrainedOk && job.run < job.blocks.runs.size();
 }
 
 void Restorer::Settle(JobPtr job, const copy::JobResult& result) {
@@ -331,17 +391,8 @@ void Restorer::Settle(JobPtr job, const copy::JobResult& result) {
     Fail(std::move(job), result.error->text);
     return;
   }
-  std::ranges::fill(done.outcomes, Byte(Outcome::kRestored));
-  for (const std::uint32_t index : result.unfinished) done.outcomes[index] = Byte(Outcome::kFailed);
-  for (const std::uint32_t index : result.mismatched) done.outcomes[index] = Byte(Outcome::kMismatch);
-  const std::size_t restored = done.outcomes.size() - result.unfinished.size() - result.mismatched.size();
-  done.bytes = restored * job->layout->block_bytes();
-  Count(counters_.restored_blocks, restored);
-  Count(counters_.restored_bytes, done.bytes);
-  Count(counters_.mismatched_blocks, result.mismatched.size());
-  if (!result.mismatched.empty()) {
+  if (!job->mismatched.empty()) {
     done.error = "a block in the pool does not match its checksum; it is withdrawn";
-    job->mismatched = result.mismatched;
     job->next_try_ns = 0;
     Queue(std::move(job));
   } else if (result.state == copy::JobState::kDrainedOk) {

@@ -51,7 +51,7 @@ enum class AnswerReason : std::uint8_t {
 std::string_view ReasonName(AnswerReason reason);
 
 struct Answer {
-  std::uint32_t found_blocks = 0;  // behind the prefix that the engine has
+  std::uint32_t found_blocks = 0;  // hash blocks behind the prefix that the engine has
   LeaseHandle lease;
   AnswerReason reason = AnswerReason::kDown;
   // The block counts that may be taken, ascending; empty: every one up to found_blocks.
@@ -65,7 +65,7 @@ using wire::QueryMode;
 
 struct Query {
   std::string_view request_id;
-  std::span<const state::BlockHash> hashes;  // of all full blocks of the request
+  std::span<const state::BlockHash> hashes;  // of all full hash blocks of the request
   std::uint32_t prefix_blocks = 0;           // of these, the engine has the first ones
   std::uint32_t attempt = 0;
   QueryMode mode = QueryMode::kLeasedRead;
@@ -107,7 +107,7 @@ struct Completion {
   JobKind kind = JobKind::kPublish;
   std::uint64_t tag = 0;               // the caller's
   bool ok = false;                     // restore: every block is in its pages; publish: every block is readable
-  std::vector<std::uint8_t> outcomes;  // Outcome per block
+  std::vector<std::uint8_t> outcomes;  // Outcome per block, in the order of the job's block ids
   std::uint64_t bytes = 0;             // copied
   std::string error;                   // one line, empty when ok
 };
