@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "orbitkv/base/result.h"
+#include "orbitkv/state/contract.h"
 
 namespace orbitkv::python {
 
@@ -31,6 +32,7 @@ struct UnavailableError : ApiError {
   using ApiError::ApiError;
 };
 
+void AddContract(nb::module_& module);
 void AddErrors(nb::module_& module);
 void AddHashes(nb::module_& module);
 void AddClient(nb::module_& module);
@@ -52,5 +54,15 @@ inline void OrThrow(const Status& status) {
 
 // A sequence of numbers, or a one-dimensional contiguous array of 32 or 64 bit integers.
 std::vector<std::uint32_t> Numbers(nb::handle source, const char* what);
+
+template <typename T>
+T Attribute(nb::handle object, const char* name, const char* kind) {
+  T value{};
+  if (!nb::try_cast(object.attr(name), value)) throw InvalidArgument(std::string(name) + " must be " + kind);
+  return value;
+}
+
+// The rule of an orbitkv.Group; its bytes are not known.
+state::GroupRule RuleOf(nb::handle group);
 
 }  // namespace orbitkv::python

@@ -25,13 +25,6 @@ std::uint64_t Deadline(double seconds, const char* name) {
   return os::DeadlineAfter(static_cast<std::uint64_t>(seconds * 1e9));
 }
 
-template <typename T>
-T Attribute(nb::handle object, const char* name, const char* kind) {
-  T value{};
-  if (!nb::try_cast(object.attr(name), value)) throw InvalidArgument(std::string(name) + " must be " + kind);
-  return value;
-}
-
 state::Digest DigestAttribute(nb::handle options, const char* name, bool may_be_empty) {
   const nb::object value = options.attr(name);
   state::Digest digest{};
@@ -95,12 +88,38 @@ client::QueryMode ModeOf(const std::string& mode) {
 }
 
 // (group, first, count) of each run of blocks.
-std::vector<client::HashView> ViewsOf(nb::handle views) {
+template <typename Run>
+std::vector<Run> RunsOf(nb::handle source, const char* name) {
   std::vector<std::tuple<std::uint32_t, std::uint32_t, std::uint32_t>> runs;
-  if (!nb::try_cast(views, runs)) throw InvalidArgument("views must be (group, first, count) tuples of ints from 0");
-  std::vector<client::HashView> result;
-  for (const auto& [group, first, count] : runs) result.push_back({group, first, count, 0});
+  if (!nb::try_cast(source, runs)) {
+    throw InvalidArgument(std::string(name) + " must be (group, first, count) tuples of ints from 0");
+  }
+  std::vector<Run> result;
+  for (const auto& [group, first, count] : runs) result.push_back({group, first, count});
   return result;
+}
+
+// The pages of one cache group, and what keeps them alive.
+client::Layout LayoutOf(nb::handle layers, std::vector<nb::object>& keepalive) {
+  client::Layout layout;
+  std::size_t index = 0;
+  for (const nb::handle layer : layers) {
+    const auto address = Attribute<std::uint64_t>(layer, "address", "an int from 0");
+    const auto stride = Attribute<std::uint64_t>(layer, "block_stride_bytes", "an int from 0");
+    const auto page_bytes = Attribute<std::uint64_t>(layer, "page_bytes", "an int from 0");
+    const auto blocks = Attribute<std::uint32_t>(layer, "block_count", "an int from 0");
+    if (index == 0) {
+      layout.pages.page_bytes = page_bytes;
+      layout.pages.block_count = blocks;
+    }
+    if (page_bytes != layout.pages.page_bytes || blocks != layout.pages.block_count) {
+      throw InvalidArgument("layer " + std::to_string(index) + " has other page_bytes or block_count than layer 0");
+    }
+    layout.pages.layers.push_back({reinterpret_cast<std::byte*>(address), stride});
+    keepalive.push_back(nb::borrow(layer));
+    ++index;
+  }
+  return layout;
 }
 
 client::ClientOptions OptionsOf(nb::handle source) {
@@ -153,6 +172,7 @@ class PyClient {
     return Checked(client_->WaitUp(deadline));
   }
   void RegisterLayout(nb::handle layers, std::uint32_t block_tokens);
+  void RegisterGroups(nb::handle groups, std::uint32_t hash_block_tokens);
 
   nb::object Query(const std::string& request_id, const BlockHashes& hashes, std::uint32_t prefix_blocks,
                    std::uint32_t attempt, double wait_s, double load_wait_s, bool load_wait_is_compute_time,
@@ -174,12 +194,13 @@ class PyClient {
   void ReleaseGrant(std::uint64_t grant) const { Checked(client_->ReleaseGrant(GrantId(grant))); }
 
   std::uint64_t Restore(std::uint64_t grant, const BlockHashes& hashes, nb::handle block_ids,
-                        const nb::bytes& incarnation, std::uint64_t tag, nb::handle generations) const;
-  nb::object Publish(const BlockHashes& hashes, nb::handle block_ids, std::uint32_t first_depth,
+                        std::uint32_t prefix_blocks, const nb::bytes& incarnation, std::uint64_t tag,
+                        nb::handle generations) const;
+  nb::object Publish(const BlockHashes& hashes, nb::handle block_ids, nb::handle runs, std::uint32_t first_depth,
                      const nb::bytes& parent, std::uint32_t prompt_tokens, std::uint32_t answer_tokens,
                      std::uint64_t tag, nb::handle generations) const;
-  void RenewPages(nb::handle block_ids, std::uint64_t generation) const {
-    Checked(client_->RenewPages(Numbers(block_ids, "block_ids"), generation));
+  void RenewPages(nb::handle block_ids, std::uint64_t generation, std::uint32_t group) const {
+    Checked(client_->RenewPages(Numbers(block_ids, "block_ids"), generation, group));
   }
   std::string JobState(std::uint64_t job) const { return StateName(Checked(client_->StateOf(client::JobId(job)))); }
   std::string WaitJob(std::uint64_t job, double timeout_s) const {
@@ -223,32 +244,36 @@ class PyClient {
     Throw(error);
   }
 
+  void Register(client::GroupLayouts layouts, const std::vector<nb::object>& keepalive);
+
   std::unique_ptr<CacheClient> client_;
   std::vector<nb::object> keepalive_;
 };
 
 void PyClient::RegisterLayout(nb::handle layers, std::uint32_t block_tokens) {
-  client::Layout layout;
-  layout.block_tokens = block_tokens;
   std::vector<nb::object> keepalive;
-  std::size_t index = 0;
-  for (const nb::handle layer : layers) {
-    const auto address = Attribute<std::uint64_t>(layer, "address", "an int from 0");
-    const auto stride = Attribute<std::uint64_t>(layer, "block_stride_bytes", "an int from 0");
-    const auto page_bytes = Attribute<std::uint64_t>(layer, "page_bytes", "an int from 0");
-    const auto blocks = Attribute<std::uint32_t>(layer, "block_count", "an int from 0");
-    if (index == 0) {
-      layout.pages.page_bytes = page_bytes;
-      layout.pages.block_count = blocks;
-    }
-    if (page_bytes != layout.pages.page_bytes || blocks != layout.pages.block_count) {
-      throw InvalidArgument("layer " + std::to_string(index) + " has other page_bytes or block_count than layer 0");
-    }
-    layout.pages.layers.push_back({reinterpret_cast<std::byte*>(address), stride});
-    keepalive.push_back(nb::borrow(layer));
-    ++index;
+  client::GroupLayouts layouts;
+  layouts.groups.push_back(LayoutOf(layers, keepalive));
+  layouts.groups.front().block_tokens = block_tokens;
+  Register(std::move(layouts), keepalive);
+}
+
+void PyClient::RegisterGroups(nb::handle groups, std::uint32_t hash_block_tokens) {
+  std::vector<nb::object> keepalive;
+  client::GroupLayouts layouts;
+  layouts.hash_block_tokens = hash_block_tokens;
+  for (const nb::handle group : groups) {
+    const state::GroupRule rule = RuleOf(group);
+    client::Layout& layout = layouts.groups.emplace_back(LayoutOf(group.attr("layers"), keepalive));
+    layout.block_tokens = rule.block_tokens;
+    layout.kind = rule.kind;
+    layout.span_tokens = rule.span_tokens;
   }
-  const Status status = client_->RegisterLayout(std::move(layout));
+  Register(std::move(layouts), keepalive);
+}
+
+void PyClient::Register(client::GroupLayouts layouts, const std::vector<nb::object>& keepalive) {
+  const Status status = client_->RegisterGroups(std::move(layouts));
   if (!status && status.error().code == Code::kRefused && !client_->forked()) {
     throw LayoutError(Message(status.error()));
   }
@@ -269,7 +294,7 @@ nb::object PyClient::Query(const std::string& request_id, const BlockHashes& has
                            const std::string& mode, nb::handle views) const {
   const std::uint64_t wait_ns = Nanoseconds(wait_s, "wait_s");
   const auto hold = hashes.hold();
-  const std::vector<client::HashView> selected = ViewsOf(views);
+  const auto selected = RunsOf<client::HashView>(views, "views");
   const client::Query query{request_id,    hashes.span(),
                             prefix_blocks, attempt,
                             ModeOf(mode),  Nanoseconds(load_wait_s, "load_wait_s"),
@@ -307,10 +332,12 @@ nb::object PyClient::Claim(const std::string& consumer, std::uint32_t most_block
 }
 
 std::uint64_t PyClient::Restore(std::uint64_t grant, const BlockHashes& hashes, nb::handle block_ids,
-                                const nb::bytes& incarnation, std::uint64_t tag, nb::handle generations) const {
+                                std::uint32_t prefix_blocks, const nb::bytes& incarnation, std::uint64_t tag,
+                                nb::handle generations) const {
   const std::vector<std::uint32_t> ids = Numbers(block_ids, "block_ids");
   const std::vector<std::uint64_t> page_generations = GenerationsOf(generations);
-  client::RestoreRequest request{GrantId(grant), hashes.span(), ids, std::nullopt, tag, page_generations};
+  client::RestoreRequest request{GrantId(grant),   hashes.span(), ids, std::nullopt, tag,
+                                 page_generations, prefix_blocks};
   if (incarnation.size() > 0) {
     request.incarnation = client::IncarnationFrom({incarnation.c_str(), incarnation.size()});
     if (!request.incarnation) throw InvalidArgument("incarnation must be 16 bytes, or none");
@@ -323,17 +350,18 @@ std::uint64_t PyClient::Restore(std::uint64_t grant, const BlockHashes& hashes, 
   return Checked(std::move(job)).value();
 }
 
-nb::object PyClient::Publish(const BlockHashes& hashes, nb::handle block_ids, std::uint32_t first_depth,
-                             const nb::bytes& parent, std::uint32_t prompt_tokens, std::uint32_t answer_tokens,
-                             std::uint64_t tag, nb::handle generations) const {
+nb::object PyClient::Publish(const BlockHashes& hashes, nb::handle block_ids, nb::handle runs,
+                             std::uint32_t first_depth, const nb::bytes& parent, std::uint32_t prompt_tokens,
+                             std::uint32_t answer_tokens, std::uint64_t tag, nb::handle generations) const {
   const std::vector<std::uint32_t> ids = Numbers(block_ids, "block_ids");
   const std::vector<std::uint64_t> page_generations = GenerationsOf(generations);
   if (parent.size() > state::kDigestBytes) throw InvalidArgument("parent must be at most 32 bytes");
   if (first_depth > 0 && parent.size() == 0) {
     throw InvalidArgument("first_depth is not 0, so parent must be the hash of the block before the first one");
   }
-  client::PublishRequest request{hashes.span(), ids,           first_depth, {},
-                                 prompt_tokens, answer_tokens, tag,         page_generations};
+  const auto chosen = RunsOf<state::GroupDemand>(runs, "runs");
+  client::PublishRequest request{hashes.span(), ids, first_depth,      {},    prompt_tokens,
+                                 answer_tokens, tag, page_generations, chosen};
   request.parent = state::BlockHash::From(std::as_bytes(std::span(parent.c_str(), parent.size())));
   auto job = client_->Publish(request);
   if (!job && job.error().code == Code::kBusy) return nb::none();
@@ -398,6 +426,8 @@ void AddClient(nb::module_& module) {
       .def_prop_ro("incarnation", &PyClient::IncarnationOf)
       .def("wait_up", &PyClient::WaitUp, nb::arg("timeout_s"))
       .def("register_layout", &PyClient::RegisterLayout, nb::arg("layers"), nb::kw_only(), nb::arg("block_tokens"))
+      .def("register_groups", &PyClient::RegisterGroups, nb::arg("groups"), nb::kw_only(),
+           nb::arg("hash_block_tokens") = 0)
       .def("query", &PyClient::Query, nb::arg("request_id"), nb::arg("hashes"), nb::kw_only(),
            nb::arg("prefix_blocks") = 0, nb::arg("attempt") = 0, nb::arg("wait_s") = 200e-6,
            nb::arg("load_wait_s") = 0.0, nb::arg("load_wait_is_compute_time") = false, nb::arg("mode") = "longest",
@@ -415,11 +445,14 @@ void AddClient(nb::module_& module) {
       .def("release_lease", &PyClient::ReleaseLease, nb::arg("lease"))
       .def("release_grant", &PyClient::ReleaseGrant, nb::arg("grant"))
       .def("restore", &PyClient::Restore, nb::arg("grant"), nb::arg("hashes"), nb::arg("block_ids"), nb::kw_only(),
-           nb::arg("incarnation") = nb::bytes(""), nb::arg("tag") = 0, nb::arg("generations") = nb::none())
+           nb::arg("prefix_blocks") = 0, nb::arg("incarnation") = nb::bytes(""), nb::arg("tag") = 0,
+           nb::arg("generations") = nb::none())
       .def("publish", &PyClient::Publish, nb::arg("hashes"), nb::arg("block_ids"), nb::kw_only(),
-           nb::arg("first_depth") = 0, nb::arg("parent") = nb::bytes(""), nb::arg("prompt_tokens") = 0,
-           nb::arg("answer_tokens") = 0, nb::arg("tag") = 0, nb::arg("generations") = nb::none())
-      .def("renew_pages", &PyClient::RenewPages, nb::arg("block_ids"), nb::arg("generation"))
+           nb::arg("runs") = nb::make_tuple(), nb::arg("first_depth") = 0, nb::arg("parent") = nb::bytes(""),
+           nb::arg("prompt_tokens") = 0, nb::arg("answer_tokens") = 0, nb::arg("tag") = 0,
+           nb::arg("generations") = nb::none())
+      .def("renew_pages", &PyClient::RenewPages, nb::arg("block_ids"), nb::arg("generation"), nb::kw_only(),
+           nb::arg("group") = 0)
       .def("job_state", &PyClient::JobState, nb::arg("job"))
       .def("wait_job", &PyClient::WaitJob, nb::arg("job"), nb::arg("timeout_s"))
       .def("cancel_publish", &PyClient::CancelPublish, nb::arg("job"))

@@ -5,6 +5,7 @@ NB_MODULE(_native, module) {
   nanobind::set_leak_warnings(false);
   module.attr("__version__") = ORBITKV_VERSION;
   orbitkv::python::AddErrors(module);
+  orbitkv::python::AddContract(module);
   orbitkv::python::AddHashes(module);
   orbitkv::python::AddClient(module);
   orbitkv::python::AddState(module);

@@ -19,6 +19,7 @@ from orbitkv._native import (
     CancelToken,
     Client,
     Completion,
+    Contract,
     DigestBuilder,
     Error,
     ForkedError,
@@ -31,7 +32,7 @@ from orbitkv._native import (
     representation_digest,
     status,
 )
-from orbitkv.layout import Layer
+from orbitkv.layout import Group, Layer
 from orbitkv.options import ClientOptions
 from orbitkv.weights import weights_digest
 
@@ -42,9 +43,11 @@ __all__ = [
     "Client",
     "ClientOptions",
     "Completion",
+    "Contract",
     "DigestBuilder",
     "Error",
     "ForkedError",
+    "Group",
     "InvalidArgument",
     "Layer",
     "LayoutError",

@@ -1,7 +1,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, overload
 
-from orbitkv.layout import Layer
+from orbitkv.layout import Group, Layer
 from orbitkv.options import ClientOptions
 
 __version__: str
@@ -31,9 +31,37 @@ class BlockHashes:
     def __getitem__(self, key: int) -> bytes: ...
     def extend(self, items: Sequence[bytes]) -> None: ...
 
+class Contract:
+    """What an engine with these cache groups needs at a boundary. Positions and counts in hash blocks.
+
+    A block of a group is named by the last hash block inside it. At a boundary, every group ends a block.
+
+    Args:
+        groups: in the order of their numbers.
+        hash_block_tokens: 0 is the greatest common divisor of the groups' block sizes.
+    """
+
+    def __init__(self, groups: Sequence[Group], *, hash_block_tokens: int = 0) -> None: ...
+    @property
+    def hash_block_tokens(self) -> int: ...
+    @property
+    def alignment_blocks(self) -> int: ...  # between two boundaries
+    def last_boundary(self, tokens: int) -> int:
+        """The largest one that a request of so many tokens may be offered: its last token is always computed."""
+    def demand(self, prefix_blocks: int, boundary_blocks: int) -> list[tuple[int, int, int]]:
+        """What an engine that has the prefix lacks at the boundary: (group, first, count) for each group.
+
+        Blocks are counted from the prompt's start.
+
+        Raises:
+            InvalidArgument: no boundary behind the prefix.
+        """
+    def key_position(self, group: int, block: int) -> int:
+        """The hash block that names a block of the group."""
+
 class Answer:
     @property
-    def found_blocks(self) -> int: ...  # behind the prefix that the engine has
+    def found_blocks(self) -> int: ...  # hash blocks behind the prefix that the engine has
     @property
     def lease(self) -> int: ...  # 0 when nothing was found
     @property
@@ -59,7 +87,7 @@ class Completion:
     def ok(self) -> bool: ...
     @property
     def outcomes(self) -> bytes:
-        """One byte per block.
+        """One byte per block, in the order of the job's block ids.
 
         1 stored, 2 already there, 3 not kept, 4 restored, 5 mismatch (withdrawn), 6 failed, 7 stale (not copied: a
         page of the job had got another generation before its copy began).
@@ -78,7 +106,10 @@ class Client:
     @property
     def incarnation(self) -> bytes: ...  # 16 bytes, empty while down; another one for each Manager life
     def wait_up(self, timeout_s: float) -> bool: ...
-    def register_layout(self, layers: Sequence[Layer], *, block_tokens: int) -> None: ...
+    def register_layout(self, layers: Sequence[Layer], *, block_tokens: int) -> None:
+        """Of an engine with one cache group of full attention."""
+    def register_groups(self, groups: Sequence[Group], *, hash_block_tokens: int = 0) -> None:
+        """All cache groups, in the order of their numbers; hash_block_tokens as of `Contract`."""
     def query(
         self,
         request_id: str,
@@ -96,7 +127,7 @@ class Client:
 
         Args:
             request_id: one lease per id; an answer replaces the one before.
-            hashes: of all full blocks of the request.
+            hashes: of all full hash blocks of the request; with one group of full attention, of all full blocks.
             prefix_blocks: of these, the engine has the first ones.
             attempt: counts the logical look-ups of one request.
             wait_s: how long this call waits for the answer.
@@ -105,7 +136,8 @@ class Client:
                 what takes longer to load is not offered.
             mode: "longest": the longest usable prefix; "all": all of it or nothing; "discovery": what could be had,
                 without a lease; "selected": exactly the blocks of `views`, all or nothing.
-            views: (cache group, first, count) of each run of selected blocks, as indices behind the prefix.
+            views: (cache group, first, count) of each run of selected blocks: the index behind the prefix of the hash
+                that names the first one, and how many. With several groups they are all that a boundary demands.
 
         Returns:
             None, or an answer "loading": not answered yet; call again with the same request id. None says that the
@@ -139,7 +171,7 @@ class Client:
     def cancel_prepared(self, ticket: int) -> None: ...
     def cancel_query(self, request_id: str) -> None: ...
     def begin_restore(self, lease: int, blocks: int, ranks: Sequence[int] = (0,)) -> int:
-        """Posts the begin and returns the grant id, 0 when it could not be posted."""
+        """Posts the begin and returns the grant id, 0 when it could not be posted. `blocks`: one of the boundaries."""
     def release_lease(self, lease: int) -> None: ...
     def release_grant(self, grant: int) -> None: ...
     def restore(
@@ -148,19 +180,29 @@ class Client:
         hashes: BlockHashes,
         block_ids: Sequence[int] | Any,
         *,
+        prefix_blocks: int = 0,
         incarnation: bytes = b"",
         tag: int = 0,
         generations: Generations = None,
     ) -> int:
-        """Starts to bring exactly the granted blocks, in order, into these pages; returns the job.
+        """Starts to bring exactly the granted blocks into these pages; returns the job.
 
-        `generations` of the pages: one number for all, or one for each block; None checks nothing.
+        Args:
+            grant: that `begin_restore` returned, in whichever process of the instance.
+            hashes: behind the prefix, up to the boundary that the restore was begun with.
+            block_ids: one for each block that the boundary demands (`Contract.demand`), group by group in that order.
+                With one group of full attention: one for each hash.
+            prefix_blocks: hash blocks before the first hash, as in the query.
+            incarnation: of the Manager that granted; another one fails the job at once.
+            tag: of the completion.
+            generations: of the pages: one number for all, or one for each block; None checks nothing.
         """
     def publish(
         self,
         hashes: BlockHashes,
         block_ids: Sequence[int] | Any,
         *,
+        runs: Sequence[tuple[int, int, int]] = (),
         first_depth: int = 0,
         parent: bytes = b"",
         prompt_tokens: int = 0,
@@ -168,9 +210,22 @@ class Client:
         tag: int = 0,
         generations: Generations = None,
     ) -> int | None:
-        """Starts to save blocks in prefix order; returns the job, or None when too many wait (counted)."""
-    def renew_pages(self, block_ids: Sequence[int] | Any, generation: int) -> None:
-        """Says that these pages have a new use: the generation must rise; all are 0 at first.
+        """Starts to save blocks; returns the job, or None when too many wait (counted).
+
+        Args:
+            hashes: of consecutive hash blocks.
+            block_ids: one for each block, in the order of the runs.
+            runs: (group, first, count) of the blocks, counted from the prompt's start, in prefix order; without runs
+                all that lie in the hashes whole. The hashes begin no later than each run's first block.
+            first_depth: hash blocks before the first hash.
+            parent: the hash before the first one.
+            prompt_tokens: of the request, for the eviction policy, as answer_tokens.
+            answer_tokens: generated so far.
+            tag: of the completion.
+            generations: as for `restore`.
+        """
+    def renew_pages(self, block_ids: Sequence[int] | Any, generation: int, *, group: int = 0) -> None:
+        """Says that these pages of a group have a new use: the generation must rise; all are 0 at first.
 
         A job that named another generation and has not begun to copy is dropped. One that is `enqueued` has begun: wait
         for it before the pages are used.

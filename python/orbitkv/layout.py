@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from orbitkv._native import InvalidArgument
 
@@ -50,6 +51,24 @@ class Layer:
         if view.strides[0] < page_bytes and view.shape[0] > 1:
             raise InvalidArgument("blocks overlap: the block stride is smaller than a page")
         return cls(_address(buffer, view), view.strides[0], page_bytes, view.shape[0], buffer)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """One cache group: what a boundary needs of it, and where a worker keeps its pages.
+
+    Attributes:
+        block_tokens: tokens of one block.
+        kind: "full_attention" needs all blocks up to the boundary, "sliding_window" those that the next token's window
+            reaches, "recurrent" the last one, "chunked_local" those since the chunk that the next token is in began.
+        span_tokens: of the window (the next token counts) or the chunk; 0 for the other kinds.
+        layers: each layer's pages; a `Contract` needs none.
+    """
+
+    block_tokens: int
+    kind: Literal["full_attention", "sliding_window", "recurrent", "chunked_local"] = "full_attention"
+    span_tokens: int = 0
+    layers: Sequence[Layer] = ()
 
 
 def _address(buffer: Any, view: memoryview) -> int:

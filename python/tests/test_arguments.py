@@ -66,7 +66,7 @@ def test_a_missing_socket_is_no_error(make_client: MakeClient) -> None:
 def test_page_lists_are_checked(make_client: MakeClient) -> None:
     client = Engine(make_client(), blocks=8).client
     bad: list[tuple[object, str]] = [
-        ([0], "one id for each hash"),
+        ([0], "one id for each block"),
         ([0, 8], "outside the registered layout"),
         ([0, -1], "0 to 2"),
         (["0", "1"], "numbers"),
