@@ -87,7 +87,7 @@ class SteppedManager {
     header.request_key_lo = request_key;
     const auto args = Args(wire::EncodeQuery(header, hashes));
     // Copying the arguments of a large look-up pushes all else out of the caches, so a small one starts so too.
-    for (std::size_t at = 0; at < emptier_.size(); at += 8) emptier_[at] += 1;
+    EmptyCaches();
     manager::CommandAnswer answer;
     const std::uint64_t start = CpuNs();
     const auto progress = runner_->Start({.command = wire::Command::kQuerySubmit, .args = args}, now_ns_, answer);
@@ -95,10 +95,47 @@ class SteppedManager {
     ORBITKV_CHECK(progress == CommandRunner::Progress::kDone && answer.status == status);
     return elapsed;
   }
+  // What a look-up of the whole chain pins goes when its lease expires, and what a restore of it pins at its end.
+  void LeaseExpiresAndRestoreEnds(std::span<const state::BlockHash> chain, std::vector<double>& expiry_us,
+                                  std::vector<double>& end_us) {
+    const auto count = static_cast<std::uint32_t>(chain.size());
+    wire::QueryHeader header;
+    header.request_key_lo = ++request_;
+    const auto found = Run({.command = wire::Command::kQuerySubmit, .args = Args(wire::EncodeQuery(header, chain))});
+    ORBITKV_CHECK(static_cast<std::uint32_t>(found.scalar1) == count);
+    const std::uint32_t rank = 0;
+    (void)Run({.command = wire::Command::kRestoreBegin,
+               .scalar0 = found.scalar0,
+               .scalar1 = request_,
+               .args = Args(wire::EncodeBegin(count, std::span(&rank, 1)))});
+    (void)Run({.command = wire::Command::kRestorePlan, .scalar0 = request_, .args = {}});
+    EmptyCaches();
+    const std::size_t before = steps_us_.size();
+    (void)Run({.command = wire::Command::kRestoreEnd,
+               .scalar0 = request_,
+               .scalar1 = static_cast<std::uint64_t>(wire::EndResult::kOk) << 32U,
+               .args = {}});
+    end_us.push_back(*std::max_element(steps_us_.begin() + static_cast<std::ptrdiff_t>(before), steps_us_.end()));
+
+    header.request_key_lo = ++request_;
+    (void)Run({.command = wire::Command::kQuerySubmit, .args = Args(wire::EncodeQuery(header, chain))});
+    now_ns_ += service::Limits{}.lease_ns;
+    EmptyCaches();
+    double worst = 0;
+    while (core_->service().NextDeadline().value_or(~0ULL) <= now_ns_) {
+      const std::uint64_t start = CpuNs();
+      core_->service().Tick(now_ns_);
+      worst = std::max(worst, static_cast<double>(CpuNs() - start) / 1e3);
+    }
+    expiry_us.push_back(worst);
+  }
   std::uint64_t evictions() const { return core_->cache().counters().evictions; }
   std::vector<double>& steps_us() { return steps_us_; }
 
  private:
+  void EmptyCaches() {
+    for (std::size_t at = 0; at < emptier_.size(); at += 8) emptier_[at] += 1;
+  }
   // Payloads are decoded where they lie, from an 8-byte boundary.
   std::span<const std::byte> Args(std::vector<std::byte> bytes) {
     args_.assign((bytes.size() + 7) / 8, 0);
@@ -131,9 +168,10 @@ class SteppedManager {
   std::unique_ptr<manager::Core> core_;
   std::unique_ptr<CommandRunner> runner_;
   std::vector<std::uint64_t> args_;
-  std::vector<std::uint64_t> emptier_ = std::vector<std::uint64_t>(1U << 20U);
+  std::vector<std::uint64_t> emptier_ = std::vector<std::uint64_t>(8U << 20U);
   std::vector<double> steps_us_;
   std::uint64_t now_ns_ = 1'000'000'000;
+  std::uint64_t request_ = 0;
 };
 
 void MeasureSteps(Report& report, std::size_t blocks_per_request) {
@@ -151,9 +189,24 @@ void MeasureSteps(Report& report, std::size_t blocks_per_request) {
               1000, count});
 }
 
+// The longest turns that do not come from a request of their size.
+void MeasureReleases(Report& report) {
+  constexpr std::size_t kBlocks = 16'384;
+  constexpr int kRounds = 20;
+  SteppedManager manager;
+  const auto chain = MakeHashes(77, kBlocks);
+  for (std::size_t first = 0; first < kBlocks; first += 512) manager.Insert(chain, first, 512);
+  std::vector<double> expiry_us;
+  std::vector<double> end_us;
+  for (int round = 0; round < kRounds; ++round) manager.LeaseExpiresAndRestoreEnds(chain, expiry_us, end_us);
+  const std::string blocks = "." + std::to_string(kBlocks);
+  report.Add({"dispatcher.lease_expiry_us" + blocks, Quantile(expiry_us, 0.5), "us", "target", 1000, kRounds});
+  report.Add({"dispatcher.restore_end_us" + blocks, Quantile(end_us, 0.5), "us", "target", 1000, kRounds});
+}
+
 // A session that holds as many answers as it may is told to come back, however much it asks for.
 void MeasureRejection(Report& report) {
-  constexpr int kCalls = 2000;
+  constexpr int kCalls = 300;
   SteppedManager manager;
   const auto hashes = MakeHashes(31, 100'000);
   const auto few = std::span(hashes).first(256);
@@ -190,6 +243,7 @@ void MeasureMemory(const std::string& manager_program, const std::string& scratc
 void MeasureManagerSteps(const std::string& manager_program, const std::string& scratch, Report& report) {
   ORBITKV_CHECK(os::PinThread(0).has_value());
   for (const std::size_t blocks : {std::size_t{512}, std::size_t{4096}}) MeasureSteps(report, blocks);
+  MeasureReleases(report);
   MeasureRejection(report);
   MeasureMemory(manager_program, scratch, report);
 }
