@@ -18,6 +18,7 @@ using namespace orbitkv::client;
 namespace {
 
 constexpr std::uint64_t kPoolBytes = 1U << 20U;
+constexpr std::uint32_t kHashes = 16;
 constexpr AskedBlocks kAsked{.count = 2, .slot_bytes = 4160};
 // A block of each of two groups.
 constexpr AskedBlock kPlanned[] = {{.group = 0, .place = 0, .slot_bytes = 4160},
@@ -68,7 +69,6 @@ void ReadReservedOf(std::span<const std::byte> payload) {
 }
 
 void CheckEnd(const TicketEnd& end) {
-  constexpr std::uint32_t kHashes = 16;
   for (const bool leased : {true, false}) {
     if (!IsPossible(end, kHashes, leased)) continue;
     ORBITKV_CHECK(end.found <= kHashes && (end.lease != 0) == (leased && end.found > 0));
@@ -78,13 +78,17 @@ void CheckEnd(const TicketEnd& end) {
 }
 
 // The first sixteen bytes are the scalars.
-void ReadFoundOf(std::span<const std::byte> payload) {
+void ReadLookUpOf(std::span<const std::byte> payload, bool discovery) {
   channel::Answer answer;
   if (payload.size() < 16) return;
   std::memcpy(&answer.scalar0, payload.data(), sizeof answer.scalar0);
   std::memcpy(&answer.scalar1, payload.data() + 8, sizeof answer.scalar1);
   answer.payload.Assign(payload.subspan(16));
-  if (const auto end = ReadFound(answer)) CheckEnd(*end);
+  const auto end = discovery ? ReadDiscovered(answer, kHashes) : ReadFound(answer);
+  if (!end) return;
+  ORBITKV_CHECK(end->tiers.empty() || (discovery && end->tiers.size() == kHashes));
+  for (const wire::Tier tier : end->tiers) ORBITKV_CHECK(tier <= wire::Tier::kBehind);
+  CheckEnd(*end);
 }
 
 void ReadReplies(std::span<const std::byte> payload, bool refused) {
@@ -102,7 +106,7 @@ void ReadReplies(std::span<const std::byte> payload, bool refused) {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size == 0) return 0;
   const FuzzInput input(data, size);
-  switch (input.choice % 8) {
+  switch (input.choice % 9) {
     case 0: ReadPlanOf(2, input.payload); break;
     case 1: ReadPlanOf(1, input.payload); break;
     case 2: ReadReservedOf(input.payload); break;
@@ -111,14 +115,15 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
         ORBITKV_CHECK(outcomes->size() == kAsked.count);
       }
       break;
-    case 4: ReadFoundOf(input.payload); break;
+    case 4: ReadLookUpOf(input.payload, false); break;
     case 5:
       if (const auto polled = ReadPolled(input.payload)) {
         for (const PolledTicket& one : *polled) CheckEnd(one.end);
       }
       break;
     case 6: ReadReplies(input.payload, false); break;
-    default: ReadReplies(input.payload, true); break;
+    case 7: ReadReplies(input.payload, true); break;
+    default: ReadLookUpOf(input.payload, true); break;
   }
   return 0;
 }
