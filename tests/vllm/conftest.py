@@ -33,6 +33,12 @@ def seeded():
 
 
 @pytest.fixture(scope="session")
+def mixed():
+    """The same with layers of full attention and layers with a window: several cache groups."""
+    return _model("mixed")
+
+
+@pytest.fixture(scope="session")
 def smollm2():
     return _model("smollm2")
 

@@ -124,6 +124,7 @@ class Host:
         pool = self._scheduler.kv_cache_manager.block_pool
         return {
             "counters": vars(self._ours.counters),
+            "groups": [group.window_tokens for group in self._ours._groups],
             "requests": len(self._scheduler.requests),
             "tracked": len(self._ours._requests),
             "jobs": len(self._ours._jobs),
@@ -156,8 +157,9 @@ class Host:
         def end(load, bad, failed_keys):
             worker._end_load = lambda *args, **more: original(worker, *args, **more)
             bad = bad | {index for index in indices if index < len(load.block_ids)}
-            for layer in worker._layers:
-                for index in bad:
+            places = [number for number, _, count in load.runs for _ in range(count)]
+            for index in bad:
+                for layer in worker._layers[places[index]]:
                     layer.tensor[load.block_ids[index]].fill_(7.0)
             return original(worker, load, bad, True)
 

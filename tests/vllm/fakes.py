@@ -5,8 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 
+from orbitkv.vllm.groups import Group, Groups
+
 BLOCK = 4
 HASH_BYTES = 32
+FULL = Group(BLOCK, 1024, "full_attention", "float32", None)
+ONE_GROUP = Groups([FULL])
 
 
 def block_hash(name, index):
@@ -51,34 +55,42 @@ def request(req_id, tokens, *, name=None, prompt=None, **extra):
     )
 
 
+def per_group(tables):
+    """Block tables as vLLM has them. A list is the table of the only group, a tuple has one for each."""
+    return tuple(list(table) for table in tables) if isinstance(tables, tuple) else (list(tables),)
+
+
 def blocks(ids):
-    return SimpleNamespace(get_block_ids=lambda: (list(ids),))
+    return SimpleNamespace(get_block_ids=lambda: per_group(ids))
 
 
 def step(new=(), cached=(), tables=None):
-    """One SchedulerOutput. new: (id, table, computed, scheduled); cached: (id, ids, computed, scheduled, resumed)."""
+    """One SchedulerOutput. new: (id, tables, computed, scheduled); cached: (id, tables, computed, scheduled, again)."""
     scheduled = {n[0]: n[3] for n in new} | {c[0]: c[3] for c in cached}
     all_tables = {n[0]: n[1] for n in new} | (tables or {})
     return SimpleNamespace(
         scheduled_new_reqs=[
-            SimpleNamespace(req_id=n[0], block_ids=(list(n[1]),), num_computed_tokens=n[2]) for n in new
+            SimpleNamespace(req_id=n[0], block_ids=per_group(n[1]), num_computed_tokens=n[2]) for n in new
         ],
         scheduled_cached_reqs=SimpleNamespace(
             req_ids=[c[0] for c in cached],
-            new_block_ids=[None if c[1] is None else (list(c[1]),) for c in cached],
+            new_block_ids=[None if c[1] is None else per_group(c[1]) for c in cached],
             num_computed_tokens=[c[2] for c in cached],
             resumed_req_ids={c[0] for c in cached if c[4]},
         ),
         num_scheduled_tokens=scheduled,
         kv_connector_block_state=SimpleNamespace(
-            get_block_ids=lambda req_id: (list(all_tables[req_id]),) if req_id in scheduled else None
+            get_block_ids=lambda req_id: per_group(all_tables[req_id]) if req_id in scheduled else None
         ),
     )
 
 
-def report(meta=None, finished=(), invalid=()):
+def report(meta=None, finished=(), invalid=(), failed=()):
     return SimpleNamespace(
-        kv_connector_worker_meta=meta, finished_recving=set(finished), invalid_block_ids=set(invalid)
+        kv_connector_worker_meta=meta,
+        finished_recving=set(finished),
+        invalid_block_ids=set(invalid),
+        failed_recving=set(failed),
     )
 
 
@@ -87,12 +99,15 @@ class FakeClient:
     """Answers from a set of hashes. `silent` questions are never answered."""
 
     present: set = field(default_factory=set)
+    boundaries: list | None = None  # what is offered instead, as far as the question goes
     state: str = "up"
     incarnation: bytes = b"one".ljust(16, b".")
     silent: bool = False
     loading: bool = False  # every question is answered with that
     grants_refused: bool = False
     log: list = field(default_factory=list)
+    prefixes: list = field(default_factory=list)  # of each restore
+    runs: list = field(default_factory=list)  # of each publish
     measured: list = field(default_factory=list)  # of each query: whether its load_wait_s was
     completions: list = field(default_factory=list)
     queued: set = field(default_factory=set)  # publish jobs that a cancel still reaches
@@ -123,17 +138,22 @@ class FakeClient:
         self.log.append(("query", request_id, len(hashes), prefix_blocks, wait_s, load_wait_s))
         self.measured.append(load_wait_is_compute_time)
         if self.loading:
-            return SimpleNamespace(found_blocks=0, lease=0, reason="loading")
+            return SimpleNamespace(found_blocks=0, boundaries=(), lease=0, reason="loading")
         if self.state != "up":
-            return SimpleNamespace(found_blocks=0, lease=0, reason="down")
+            return SimpleNamespace(found_blocks=0, boundaries=(), lease=0, reason="down")
         if self.silent:
             return None
+        if self.boundaries is not None:
+            offered = [at - prefix_blocks for at in self.boundaries if prefix_blocks < at <= len(hashes)]
+            lease = self._id() if offered else 0
+            return SimpleNamespace(found_blocks=max([0, *offered]), boundaries=offered, lease=lease, reason="")
         found = 0
         for item in hash_list(hashes)[prefix_blocks:]:
             if item not in self.present:
                 break
             found += 1
-        return SimpleNamespace(found_blocks=found, lease=self._id() if found else 0, reason="")
+        every = range(1, found + 1)
+        return SimpleNamespace(found_blocks=found, boundaries=every, lease=self._id() if found else 0, reason="")
 
     def cancel_query(self, request_id):
         self.log.append(("cancel_query", request_id))
@@ -150,15 +170,19 @@ class FakeClient:
         self.log.append(("release_grant", grant))
 
     # worker
-    def restore(self, grant, hashes, block_ids, *, incarnation=b"", tag=0):
+    def restore(self, grant, hashes, block_ids, *, prefix_blocks=0, incarnation=b"", tag=0):
         job = self._id()
+        self.prefixes.append(prefix_blocks)
         self.log.append(("restore", grant, hash_list(hashes), list(block_ids), incarnation, job))
         return job
 
-    def publish(self, hashes, block_ids, *, first_depth=0, parent=b"", prompt_tokens=0, answer_tokens=0, tag=0):
+    def publish(
+        self, hashes, block_ids, *, runs=(), first_depth=0, parent=b"", prompt_tokens=0, answer_tokens=0, tag=0
+    ):
         if self.queue_full:
             return None
         job = self._id()
+        self.runs.append(list(runs))
         self.log.append(("publish", hash_list(hashes), list(block_ids), first_depth, parent, job))
         return job
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from vllm.distributed.kv_transfer.kv_connector.v1 import base
-from vllm.v1.kv_cache_interface import FullAttentionSpec, SlidingWindowSpec
+from vllm.v1.kv_cache_interface import ChunkedLocalAttentionSpec, FullAttentionSpec
 
 from orbitkv.vllm import OrbitKVConnector, compat, register
 
@@ -32,30 +32,33 @@ def cache_config(spec=SPEC, groups=1, **changes):
 
 
 def test_one_full_attention_group_is_supported():
-    group = compat.check_supported(config(), cache_config())
-    assert (group.block_tokens, group.kind) == (32, "full_attention")
+    groups = compat.check_supported(config(), cache_config())
+    (group,) = groups
+    assert (group.block_tokens, group.kind, groups.align_tokens, groups.plain) == (32, "full_attention", 32, True)
     assert group.page_bytes == SPEC.page_size_bytes == 2 * 32 * 64 * 4
 
 
 @pytest.mark.parametrize(
     ("vllm_config", "kv_config", "reason"),
     [
-        (config(), cache_config(groups=2), "2 cache groups"),
-        (config(), cache_config(groups=0), "0 cache groups"),
+        (config(), cache_config(groups=0), "models without a cache group"),
         (
             config(),
             cache_config(
-                SlidingWindowSpec(block_size=32, num_kv_heads=2, head_size=32, dtype=torch.float32, sliding_window=64)
+                ChunkedLocalAttentionSpec(
+                    block_size=32, num_kv_heads=2, head_size=32, dtype=torch.float32, attention_chunk_size=64
+                )
             ),
-            "sliding_window",
+            "chunked_local_attention",
         ),
         (config(), cache_config(SimpleNamespace(page_size_bytes=1)), "kind unknown"),
         (config(), cache_config(group={"host_resident": True}), "HiSparse"),
         (config(), cache_config(hisparse_host_num_blocks=4), "HiSparse"),
         (config(), cache_config(group={"enable_kv_transfer": False}), "excludes from transfer"),
         (config(), cache_config(group={"is_eagle_group": True}), "draft layers"),
-        (config(), cache_config(hash_block_size=16), "hash_block_size 16"),
+        (config(), cache_config(hash_block_size=20), "no multiple of the hash block"),
         (config(), cache_config(cache_hit_alignment_tokens=64), "cache_hit_alignment_tokens 64"),
+        (config(), cache_config(hash_block_size=16, cache_hit_alignment_tokens=16), "cache_hit_alignment_tokens 16"),
         (config(parallel={"nnodes": 2}), cache_config(), "another host"),
         (config(parallel={"decode_context_parallel_size": 2}), cache_config(), "decode_context_parallel_size"),
         (config(speculative=SimpleNamespace(method="eagle")), cache_config(), "'eagle'"),

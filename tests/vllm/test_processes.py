@@ -30,13 +30,17 @@ def resident_blocks(manager):
     return manager.samples()["orbitkv_blocks_resident"]
 
 
-def restored_after_restart(start_engine, manager, options, prompts, blocks, **settings):
-    """`blocks`: full blocks of the prompts, which the Manager must hold before the engine is killed."""
-    before = resident_blocks(manager)
+def stored_components(manager):
+    return manager.samples()["orbitkv_blocks_stored_total"]
+
+
+def restored_after_restart(start_engine, manager, options, prompts, blocks, *, count=resident_blocks, **settings):
+    """`blocks`: of the prompts, by `count`, which the Manager must hold before the engine is killed."""
+    before = count(manager)
     first = start_engine(options, processes=True, **settings)
     cold = one_by_one(first, prompts)
     warm = one_by_one(first, prompts)
-    assert wait_until(lambda: resident_blocks(manager) >= before + blocks, 20), "the saves were not stored"
+    assert wait_until(lambda: count(manager) >= before + blocks, 20), "the saves were not stored"
     first.kill()
     second = start_engine(options, processes=True, **settings)
     restored = one_by_one(second, prompts)
@@ -57,6 +61,13 @@ def test_scheduler_and_worker_in_two_processes(start_engine, manager, options):
 
 def test_two_ranks(start_engine, manager, options):
     check(*restored_after_restart(start_engine, manager, options, PROMPTS, BLOCKS, tensor_parallel_size=2), CACHED)
+
+
+def test_two_ranks_with_several_groups(start_engine, manager, options, mixed):
+    """Of each prompt a rank saves its part of every block of full attention, and of two blocks with a window."""
+    parts = 2 * (BLOCKS + 2 * len(PROMPTS))
+    settings = {"model": mixed, "tensor_parallel_size": 2, "count": stored_components}
+    check(*restored_after_restart(start_engine, manager, options, PROMPTS, parts, **settings), CACHED)
 
 
 def test_two_ranks_that_use_two_managers(start_engine, folder):

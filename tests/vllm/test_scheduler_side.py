@@ -1,7 +1,7 @@
 """The scheduler's side against a fake client: what is offered, asked, begun, released and handed to the workers."""
 
 import pytest
-from fakes import BLOCK, HASH_BYTES, FakeClient, FakeLink, block_hash, blocks, report, request, step
+from fakes import BLOCK, HASH_BYTES, ONE_GROUP, FakeClient, FakeLink, block_hash, blocks, report, request, step
 
 from orbitkv.vllm import compat
 from orbitkv.vllm import scheduler as scheduler_module
@@ -11,8 +11,6 @@ from orbitkv.vllm.options import parse
 from orbitkv.vllm.scheduler import HashSet, SchedulerSide
 
 pytestmark = pytest.mark.usefixtures("fake_hashes")
-
-GROUP = compat.Group(BLOCK, 1024, "full_attention", "float32", None)
 
 
 class Clock:
@@ -32,7 +30,7 @@ def clock(monkeypatch):
 
 def make(client, *, world=1, offers=True, **options):
     config = {"orbitkv.bootstrap_socket": "/x"} | {f"orbitkv.{key}": value for key, value in options.items()}
-    return SchedulerSide(FakeLink(client), parse(config), GROUP, compat.Ranks(world, world, 1), HASH_BYTES, offers)
+    return SchedulerSide(FakeLink(client), parse(config), ONE_GROUP, compat.Ranks(world, world, 1), HASH_BYTES, offers)
 
 
 def hashes_of(name, *indices):
@@ -580,7 +578,7 @@ def test_a_hash_set_forgets_the_oldest():
 def test_shutdown_closes_the_link():
     link = FakeLink(None)
     side = SchedulerSide(
-        link, parse({"orbitkv.bootstrap_socket": "/x"}), GROUP, compat.Ranks(1, 1, 1), HASH_BYTES, True
+        link, parse({"orbitkv.bootstrap_socket": "/x"}), ONE_GROUP, compat.Ranks(1, 1, 1), HASH_BYTES, True
     )
     side.shutdown()
     assert link.closed == 1

@@ -4,7 +4,19 @@ from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
-from fakes import BLOCK, HASH_BYTES, FakeClient, FakeHashes, FakeLink, block_hash, blocks, report, request, step
+from fakes import (
+    BLOCK,
+    HASH_BYTES,
+    ONE_GROUP,
+    FakeClient,
+    FakeHashes,
+    FakeLink,
+    block_hash,
+    blocks,
+    report,
+    request,
+    step,
+)
 
 from orbitkv.vllm import compat
 from orbitkv.vllm import link as link_module
@@ -17,7 +29,6 @@ from orbitkv.vllm.worker import WorkerSide
 
 pytestmark = pytest.mark.usefixtures("fake_hashes")
 
-GROUP = compat.Group(BLOCK, 1024, "full_attention", "float32", None)
 RANKS = compat.Ranks(4, 2, 2)  # two shards of two ranks with equal KV
 SOCKETS = {"orbitkv.tp_shard_bootstrap_sockets": ["/a", "/b"]}
 
@@ -138,7 +149,7 @@ def test_up_is_when_all_are_up():
 
 
 def scheduler(both):
-    return SchedulerSide(FakeLink(both), parse(SOCKETS), GROUP, RANKS, HASH_BYTES, True)
+    return SchedulerSide(FakeLink(both), parse(SOCKETS), ONE_GROUP, RANKS, HASH_BYTES, True)
 
 
 def test_each_rank_restores_under_the_grant_of_its_own_manager():
@@ -153,7 +164,7 @@ def test_each_rank_restores_under_the_grant_of_its_own_manager():
         [(102, clients[0]), (102, clients[0]), (502, clients[1]), (502, clients[1])]
     ):
         own = FakeClient()
-        worker = WorkerSide(None, None, parse(SOCKETS), GROUP, RANKS, HASH_BYTES)
+        worker = WorkerSide(None, None, parse(SOCKETS), ONE_GROUP, RANKS, HASH_BYTES)
         worker._link, worker._rank = FakeLink(own), rank
         worker.start_loads(Metadata(loads=[load]))
         ((began, _, ids, incarnation, _),) = own.named("restore")
@@ -226,7 +237,7 @@ def connect(monkeypatch):
     def bring_up(role, rank, options):
         RecordedClient.made = []
         part = Part(role, rank, RANKS, "name")
-        link = Link(config, GROUP, parse(options), part, {} if role == "worker" else None)
+        link = Link(config, ONE_GROUP, parse(options), part, [{}] if role == "worker" else ())
         link._bring_up()
         return link, [client.options for client in RecordedClient.made]
 

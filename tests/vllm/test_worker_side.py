@@ -4,7 +4,7 @@ import os
 from types import SimpleNamespace
 
 import pytest
-from fakes import BLOCK, HASH_BYTES, FakeClient, FakeLink, block_hash
+from fakes import HASH_BYTES, ONE_GROUP, FakeClient, FakeLink, block_hash
 
 import orbitkv
 from orbitkv.vllm import compat
@@ -14,15 +14,13 @@ from orbitkv.vllm.worker import FenceTimeoutError, WorkerSide
 
 pytestmark = pytest.mark.usefixtures("fake_hashes")
 
-GROUP = compat.Group(BLOCK, 1024, "full_attention", "float32", None)
 
-
-def make(client, *, ranks=None, rank=0):
+def make(client, *, ranks=None, rank=0, groups=ONE_GROUP):
     side = WorkerSide(
         SimpleNamespace(),
         SimpleNamespace(),
         parse({"orbitkv.bootstrap_socket": "/x"}),
-        GROUP,
+        groups,
         ranks or compat.Ranks(1, 1, 1),
         HASH_BYTES,
     )
@@ -36,11 +34,11 @@ def hashes(name, count):
 
 
 def load(req_id="r", grant=7, ids=(4, 5, 6)):
-    return Load(req_id, grant, b"one".ljust(16, b"."), hashes(req_id, len(ids)), list(ids))
+    return Load(req_id, grant, b"one".ljust(16, b"."), hashes(req_id, len(ids)), list(ids), runs=[(0, 0, len(ids))])
 
 
 def save(job=1, ids=(4, 5, 6)):
-    return Save(job, 2, block_hash("p", 1), hashes("s", len(ids)), list(ids), 100, 3)
+    return Save(job, 2, block_hash("p", 1), hashes("s", len(ids)), list(ids), 100, 3, first_block=2)
 
 
 def test_a_restore_is_reported_once_and_without_bad_blocks():
@@ -214,4 +212,4 @@ def test_shutdown_is_idempotent():
     side = make(FakeClient())
     side.shutdown()
     side.shutdown()
-    WorkerSide(SimpleNamespace(), SimpleNamespace(), parse({}), GROUP, compat.Ranks(1, 1, 1), HASH_BYTES).shutdown()
+    WorkerSide(SimpleNamespace(), SimpleNamespace(), parse({}), ONE_GROUP, compat.Ranks(1, 1, 1), HASH_BYTES).shutdown()

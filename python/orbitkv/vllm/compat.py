@@ -22,6 +22,9 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 )
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
+import orbitkv
+from orbitkv.vllm.groups import Group, Groups
+
 __all__ = [
     "CacheHitSource",
     "KVConnectorBase_V1",
@@ -33,7 +36,7 @@ __all__ = [
 ]
 
 # Page content is opaque to us, so any kind works whose blocks hold all tokens of their range for good.
-SUPPORTED_KINDS = ("full_attention", "mla_attention")
+FULL_KINDS = ("full_attention", "mla_attention")
 # Drafters without cache groups of their own.
 DRAFTERS_WITHOUT_CACHE = ("ngram", "ngram_gpu", "suffix")
 
@@ -44,17 +47,6 @@ class UnsupportedError(ValueError):
 
 def _refuse(what: str) -> UnsupportedError:
     return UnsupportedError(f"OrbitKV does not support {what}; start this engine without OrbitKVConnector")
-
-
-@dataclass(frozen=True)
-class Group:
-    """The one cache group, as scheduler and workers both see it."""
-
-    block_tokens: int
-    page_bytes: int
-    kind: str
-    dtype: str
-    spec: Any
 
 
 def _unwrap(spec: Any) -> Any:
@@ -74,13 +66,8 @@ def spec_kind(spec: Any) -> str:
     return str(getattr(kind, "value", kind)).lower()
 
 
-def check_supported(vllm_config: Any, kv_cache_config: Any) -> Group:
-    """Raises UnsupportedError with the reason, or returns the one cache group."""
-    groups = kv_cache_config.kv_cache_groups
-    if len(groups) != 1:
-        raise _refuse(f"models with {len(groups)} cache groups yet (one is supported)")
-    group = groups[0]
-    if getattr(group, "host_resident", False) or getattr(kv_cache_config, "hisparse_host_num_blocks", None):
+def _group(group: Any) -> Group:
+    if getattr(group, "host_resident", False):
         raise _refuse("HiSparse")
     if not getattr(group, "enable_kv_transfer", True):
         raise _refuse("a cache group that vLLM excludes from transfer")
@@ -88,25 +75,47 @@ def check_supported(vllm_config: Any, kv_cache_config: Any) -> Group:
         raise _refuse("cache groups with speculative draft layers yet")
     spec = _unwrap(group.kv_cache_spec)
     kind = spec_kind(spec)
-    if kind not in SUPPORTED_KINDS:
+    window = 0
+    if kind == "sliding_window":
+        window = int(spec.sliding_window)
+        if getattr(spec, "extra_retained_tokens", 0):
+            raise _refuse("sliding windows of drafters yet")
+        if getattr(spec, "prefix_replay_window", None) or getattr(spec, "replay_window", None):
+            raise _refuse("prefix replay")
+    elif kind not in FULL_KINDS:
         raise _refuse(f"cache groups of kind {kind} yet")
     if not getattr(spec, "prefix_cacheable", True):
         raise _refuse("a cache group whose blocks vLLM does not cache by prefix")
+    return Group(int(spec.block_size), int(spec.page_size_bytes), kind, str(getattr(spec, "dtype", "")), spec, window)
+
+
+def check_supported(vllm_config: Any, kv_cache_config: Any) -> Groups:
+    """Raises UnsupportedError with the reason, or returns the cache groups."""
+    if getattr(kv_cache_config, "hisparse_host_num_blocks", None):
+        raise _refuse("HiSparse")
+    members = [_group(group) for group in kv_cache_config.kv_cache_groups]
+    if not members:
+        raise _refuse("models without a cache group")
     parallel = vllm_config.parallel_config
     if getattr(parallel, "nnodes", 1) > 1:
         raise _refuse("ranks on another host than the scheduler")
     for name in ("decode_context_parallel_size", "prefill_context_parallel_size"):
         if getattr(parallel, name, 1) > 1:
             raise _refuse(f"{name} > 1 yet")
-    block = vllm_config.cache_config.block_size
-    for name in ("hash_block_size", "cache_hit_alignment_tokens"):
-        value = getattr(kv_cache_config, name, None)
-        if value is not None and value != block:
-            raise _refuse(f"{name} {value} that differs from the block size {block}")
+    hash_tokens = getattr(kv_cache_config, "hash_block_size", None) or 0
+    try:
+        groups = Groups(members, hash_tokens, getattr(kv_cache_config, "prefix_cache_retention_interval", None))
+    except orbitkv.InvalidArgument as error:
+        raise _refuse(f"these cache groups ({error})") from error
+    alignment = getattr(kv_cache_config, "cache_hit_alignment_tokens", None)
+    if alignment is not None and alignment != groups.align_tokens:
+        raise _refuse(
+            f"cache_hit_alignment_tokens {alignment} where all groups end a block every {groups.align_tokens}"
+        )
     speculative = getattr(vllm_config, "speculative_config", None)
     if speculative is not None and getattr(speculative, "method", None) not in DRAFTERS_WITHOUT_CACHE:
         raise _refuse(f"speculative decoding by {getattr(speculative, 'method', 'a drafter')!r} yet")
-    return Group(block, int(spec.page_size_bytes), kind, str(getattr(spec, "dtype", "")), spec)
+    return groups
 
 
 # ---- block hashes ---------------------------------------------------------------------------------------------------
@@ -199,9 +208,9 @@ def model_dtype(vllm_config: Any) -> str:
     return str(vllm_config.model_config.dtype).removeprefix("torch.")
 
 
-def cache_dtype(vllm_config: Any, group: Group) -> str:
+def cache_dtype(vllm_config: Any, groups: Groups) -> str:
     configured = str(vllm_config.cache_config.cache_dtype)
-    resolved = group.dtype.removeprefix("torch.")
+    resolved = "+".join(dict.fromkeys(group.dtype.removeprefix("torch.") for group in groups))
     return resolved if configured == "auto" and resolved else f"{configured}/{resolved}"
 
 
@@ -341,9 +350,14 @@ def layer_pages(name: str, tensor: Any, block_count: int, page_bytes: int) -> tu
     return pages, page_format
 
 
-def collect_pages(kv_caches: dict[str, Any], kv_cache_config: Any, group: Group) -> tuple[list[LayerPages], PageFormat]:
-    """Pages of all layers of the group in the model's order, each storage place once, and their common format."""
-    names = list(kv_cache_config.kv_cache_groups[0].layer_names)
+def collect_pages(
+    kv_caches: dict[str, Any], kv_cache_config: Any, groups: Groups, number: int = 0
+) -> tuple[list[LayerPages], PageFormat]:
+    """Pages of all layers of a group in the model's order, each storage place once, and their common format.
+
+    Groups lie over each other: a block's bytes belong to the group that has it.
+    """
+    names = list(kv_cache_config.kv_cache_groups[number].layer_names)
     missing = [name for name in names if name not in kv_caches]
     if missing:
         raise _refuse(f"layers without a KV tensor ({', '.join(missing[:3])})")
@@ -353,7 +367,7 @@ def collect_pages(kv_caches: dict[str, Any], kv_cache_config: Any, group: Group)
         tensor = kv_caches[name]
         if isinstance(tensor, (list, tuple)):
             raise _refuse(f"layer {name}: more than one tensor per layer")
-        pages, page_format = layer_pages(name, tensor, int(kv_cache_config.num_blocks), group.page_bytes)
+        pages, page_format = layer_pages(name, tensor, int(kv_cache_config.num_blocks), groups[number].page_bytes)
         result.setdefault(pages.address, pages)  # layers that share KV share the tensor
         formats.add(page_format)
     if len(formats) != 1:

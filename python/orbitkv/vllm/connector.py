@@ -25,15 +25,20 @@ class OrbitKVConnector(compat.KVConnectorBase_V1, compat.SupportsHMA):  # type: 
         super().__init__(vllm_config, role, kv_cache_config)
         transfer = vllm_config.kv_transfer_config
         options = parse(transfer.kv_connector_extra_config or {})
-        group = compat.check_supported(vllm_config, kv_cache_config)
+        groups = compat.check_supported(vllm_config, kv_cache_config)
         ranks = compat.ranks(vllm_config, kv_cache_config)
         options.check_shards(ranks.shard_count)
+        if options.tp_shard_bootstrap_sockets and not groups.plain:
+            raise compat.UnsupportedError(
+                "OrbitKV does not support several cache groups with a Manager for each shard yet; give "
+                "orbitkv.bootstrap_socket, one Manager for all shards"
+            )
         hash_bytes = compat.hash_bytes(vllm_config)
         compat.seed_probe(vllm_config)  # refuses hashes that no other process can repeat
         self._scheduler: SchedulerSide | None = None
         self._worker: WorkerSide | None = None
         if role == compat.KVConnectorRole.WORKER:
-            self._worker = WorkerSide(vllm_config, kv_cache_config, options, group, ranks, hash_bytes)
+            self._worker = WorkerSide(vllm_config, kv_cache_config, options, groups, ranks, hash_bytes)
             return
         offers = options.loads
         if offers and transfer.kv_load_failure_policy == "fail" and not options.load_with_fail_policy:
@@ -42,8 +47,8 @@ class OrbitKVConnector(compat.KVConnectorBase_V1, compat.SupportsHMA):  # type: 
                 "OrbitKV saves blocks but offers no hits: with kv_load_failure_policy 'fail' a failed load would fail "
                 "the request. Set kv_load_failure_policy to 'recompute', or orbitkv.load_with_fail_policy to true."
             )
-        link = Link(vllm_config, group, options, Part("scheduler", 0, ranks, "vllm scheduler"))
-        self._scheduler = SchedulerSide(link, options, group, ranks, hash_bytes, offers)
+        link = Link(vllm_config, groups, options, Part("scheduler", 0, ranks, "vllm scheduler"))
+        self._scheduler = SchedulerSide(link, options, groups, ranks, hash_bytes, offers)
         link.start()
 
     # ---- both roles -------------------------------------------------------------------------------------------------
@@ -98,8 +103,9 @@ class OrbitKVConnector(compat.KVConnectorBase_V1, compat.SupportsHMA):  # type: 
         self.worker.start_saves(self._metadata())
 
     def get_transfer_results(self, finished_req_ids: set[str]) -> Any:
+        finished = self.worker.take_finished_loads()
         return compat.KVConnectorTransferResults(
-            finished_sending=set(), finished_recving=self.worker.take_finished_loads(), failed_recving=set()
+            finished_sending=set(), finished_recving=finished, failed_recving=self.worker.take_failed_loads()
         )
 
     def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str] | None, set[str] | None]:

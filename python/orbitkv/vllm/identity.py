@@ -6,17 +6,18 @@ them see. The representation digest comes from the tensors of a worker.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import orbitkv
 from orbitkv.vllm import compat
+from orbitkv.vllm.groups import Group, Groups
 
 Fields = dict[str, Any]
 
 
-def computation_fields(vllm_config: Any, group: compat.Group, weights: str) -> Fields:
+def computation_fields(vllm_config: Any, groups: Groups, weights: str) -> Fields:
     parallel = vllm_config.parallel_config
-    block = group.block_tokens
     return {
         "weights": weights,
         "model_config": compat.model_config_text(vllm_config),
@@ -27,13 +28,13 @@ def computation_fields(vllm_config: Any, group: compat.Group, weights: str) -> F
         "quantization": compat.quantization_text(vllm_config),
         "engine": "vllm",
         "engine_version": compat.engine_version(),
-        "cache_dtype": compat.cache_dtype(vllm_config, group),
+        "cache_dtype": compat.cache_dtype(vllm_config, groups),
         "skipped_layers": compat.skipped_layers(vllm_config),
         "hash_algorithm": compat.hash_algorithm(vllm_config),
         "seed_probe": compat.seed_probe(vllm_config),
-        "block_tokens": block,
-        "hash_block_tokens": block,
-        "hit_alignment_tokens": block,
+        "block_tokens": groups.align_tokens,
+        "hash_block_tokens": groups.hash_tokens,
+        "hit_alignment_tokens": groups.align_tokens,
         "tensor_parallel": int(parallel.tensor_parallel_size),
         "pipeline_parallel": int(parallel.pipeline_parallel_size),
         "pipeline_split": compat.pipeline_split(),
@@ -44,7 +45,7 @@ def computation_fields(vllm_config: Any, group: compat.Group, weights: str) -> F
 
 
 def representation_fields(
-    vllm_config: Any, group: compat.Group, layer_names: list[str], page_format: compat.PageFormat, layer_count: int
+    vllm_config: Any, group: Group, layer_names: list[str], page_format: compat.PageFormat, layer_count: int
 ) -> Fields:
     return {
         "page_bytes": group.page_bytes,
@@ -58,6 +59,17 @@ def representation_fields(
         "instruction_set": compat.instruction_set(vllm_config, group),
         "page_tokens": group.block_tokens,
     }
+
+
+def representation_digest(groups: Sequence[Fields]) -> bytes:
+    """Of a worker's pages: the digest of its one group, or one over those of all."""
+    digests = [orbitkv.representation_digest(fields) for fields in groups]
+    if len(digests) == 1:
+        return digests[0]
+    builder = orbitkv.DigestBuilder("representation of several groups")
+    for digest in digests:
+        builder.add("group", digest)
+    return builder.digest()
 
 
 def describe(fields: Mapping[str, Any]) -> str:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import orbitkv
 from orbitkv.vllm import compat, identity
+from orbitkv.vllm.groups import Groups
 from orbitkv.vllm.options import Options
 from orbitkv.vllm.shards import Asker, ShardClients
 
@@ -38,14 +39,14 @@ class Link:
     def __init__(
         self,
         vllm_config: Any,
-        group: compat.Group,
+        groups: Groups,
         options: Options,
         part: Part,
-        representation: identity.Fields | None = None,
+        representation: Sequence[identity.Fields] = (),
         prepare: Prepare | None = None,
     ) -> None:
         self._vllm_config = vllm_config
-        self._group = group
+        self._groups = groups
         self._options = options
         self._part = part
         self._representation = representation
@@ -166,11 +167,11 @@ class Link:
             instance += f"/{shard}"
             ranks = compat.Ranks(ranks.replicas, 1, ranks.replicas)
             rank, own = rank % ranks.replicas, 0
-        fields = identity.computation_fields(self._vllm_config, self._group, weights)
+        fields = identity.computation_fields(self._vllm_config, self._groups, weights)
         logger.info("OrbitKV identity (%s): %s", self._part.name, identity.describe(fields))
         representation = b""
-        if self._representation is not None:
-            representation = orbitkv.representation_digest(self._representation)
+        if self._representation:
+            representation = identity.representation_digest(self._representation)
         client = orbitkv.Client(
             orbitkv.ClientOptions(
                 socket=self._options.socket_of(shard or 0),

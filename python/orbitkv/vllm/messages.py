@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from orbitkv.vllm.compat import KVConnectorMetadata, KVConnectorWorkerMetadata
+from orbitkv.vllm.groups import Run
 from orbitkv.vllm.shards import ShardGrant
 
 
@@ -15,10 +16,12 @@ class Load:
     req_id: str
     grant: int
     incarnation: bytes
-    hashes: bytes  # concatenated, in prefix order
-    block_ids: list[int]
+    hashes: bytes  # of the hash blocks up to the boundary, concatenated
+    block_ids: list[int]  # of what the boundary demands, group by group
     epoch: bytes = b""
     shards: list[ShardGrant] = field(default_factory=list)  # where each shard has a Manager of its own
+    prefix: int = 0  # hash blocks before the first hash
+    runs: list[Run] = field(default_factory=list)  # which blocks these are
 
     def grant_of(self, shard: int) -> ShardGrant:
         if self.grant and self.shards:
@@ -28,15 +31,17 @@ class Load:
 
 @dataclass
 class Save:
-    """One run of consecutive complete blocks of one request to publish."""
+    """One run of consecutive complete blocks of one request's group to publish."""
 
     job: int
-    first_depth: int
+    first_depth: int  # hash blocks before the first hash
     parent: bytes
-    hashes: bytes
+    hashes: bytes  # of the hash blocks that the run spans
     block_ids: list[int]
     prompt_tokens: int
     answer_tokens: int
+    group: int = 0
+    first_block: int = 0  # of the group
 
 
 @dataclass
@@ -59,7 +64,7 @@ class SaveReport:
 @dataclass
 class WorkerMetadata(KVConnectorWorkerMetadata):  # type: ignore[misc]
     saves: dict[int, list[SaveReport]] = field(default_factory=dict)  # by job, one report per rank
-    failed_hashes: set[bytes] = field(default_factory=set)  # keys that could not be restored
+    failed_hashes: set[bytes] = field(default_factory=set)  # keys (Groups.key) that could not be restored
 
     def aggregate(self, other: KVConnectorWorkerMetadata) -> WorkerMetadata:
         assert isinstance(other, WorkerMetadata)

@@ -9,18 +9,18 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import orbitkv
 from orbitkv.vllm import compat
 from orbitkv.vllm.compute_rate import ComputeRate
+from orbitkv.vllm.groups import Groups, Run
 from orbitkv.vllm.link import Link
 from orbitkv.vllm.messages import Load, Metadata, Save, SaveReport, WorkerMetadata
 from orbitkv.vllm.options import Options
-from orbitkv.vllm.shards import LOADING, Asker, FoundBlocks, ShardClients
+from orbitkv.vllm.records import Counters, FreshBlocks, HashSet, Job, Tracked
+from orbitkv.vllm.shards import LOADING, NOTHING, Asker, FoundBlocks, ShardClients
 
 logger = logging.getLogger("orbitkv.vllm")
 
@@ -37,101 +37,14 @@ PENDING_WORK_S = 5.0
 LOAD_ATTEMPTS = 2
 
 
-class HashSet:
-    """A bounded set; the oldest entries are forgotten first."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._entries: OrderedDict[bytes, None] = OrderedDict()
-
-    def add(self, hashes: Iterable[bytes]) -> None:
-        for item in hashes:
-            self._entries[item] = None
-            self._entries.move_to_end(item)
-        while len(self._entries) > self._limit:
-            self._entries.popitem(last=False)
-
-    def discard(self, hashes: Iterable[bytes]) -> None:
-        for item in hashes:
-            self._entries.pop(item, None)
-
-    def clear(self) -> None:
-        self._entries.clear()
-
-    def __contains__(self, item: bytes) -> bool:
-        return item in self._entries
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-
-@dataclass
-class Tracked:
-    """One request. Depths and counts in blocks."""
-
-    request: Any
-    bypass: bool
-    hashes: orbitkv.BlockHashes
-    known: int = 0  # hashes copied into `hashes`
-    local: int = 0  # blocks of vLLM's own hit, from the last look-up
-    attempt: int = 0  # raised when a preempted request is looked up again
-    asked_at: float | None = None  # first unanswered question
-    loading_since: float | None = None  # the Manager has said that it loads
-    load_wait_s: float = 0.0  # and may do so for this long
-    gave_up: bool = False  # no answer in time: computed without us
-    answer: FoundBlocks | None = None
-    answered_at: float = 0.0
-    answered_for: tuple[int, int] = (-1, -1)
-    lease: int = 0
-    shared_wait_since: float | None = None
-    load: Load | None = None  # handed to vLLM and not reported back yet
-    failures: int = 0  # loads of this request that failed
-    saved: int = 0  # blocks looked at for saving
-    found: int | None = None  # blocks it had when it was admitted; None until then
-
-
-@dataclass
-class Job:
-    """A save that workers have not all reported yet."""
-
-    hashes: list[bytes]
-    block_ids: list[int]
-    republished: int  # leading blocks that the request found, not computed
-    epoch: bytes  # of the namespace that it saves into
-    reports: list[SaveReport] = field(default_factory=list)
-
-    def hash_of(self, block_id: int) -> bytes:
-        return self.hashes[self.block_ids.index(block_id)]
-
-
-@dataclass(frozen=True)
-class FreshBlocks:
-    req_id: str
-    block_ids: Sequence[int]
-    whole_table: bool  # the request's table from its start, else blocks appended to it
-
-
-@dataclass
-class Counters:
-    lookups: int = 0
-    lookup_hits: int = 0
-    lookups_given_up: int = 0
-    lookups_loading: int = 0
-    loads: int = 0
-    loads_failed: int = 0
-    offered_tokens: int = 0
-    saved_blocks: int = 0
-    taken_jobs: int = 0
-    republished_tokens: int = 0
-
-
 class SchedulerSide:
     def __init__(
-        self, link: Link, options: Options, group: compat.Group, ranks: compat.Ranks, hash_bytes: int, offers: bool
+        self, link: Link, options: Options, groups: Groups, ranks: compat.Ranks, hash_bytes: int, offers: bool
     ) -> None:
         self._link = link
         self._options = options
-        self._block = group.block_tokens
+        self._groups = groups
+        self._block = groups.hash_tokens
         self._ranks = ranks
         self._hash_bytes = hash_bytes
         self._offers = offers
@@ -156,7 +69,8 @@ class SchedulerSide:
         self._requests[request.request_id] = self._track(request)
 
     def _track(self, request: Any) -> Tracked:
-        return Tracked(request, compat.bypasses(request), orbitkv.BlockHashes(b"", self._hash_bytes))
+        hashes = orbitkv.BlockHashes(b"", self._hash_bytes)
+        return Tracked(request, compat.bypasses(request), hashes, saved=[0] * len(self._groups))
 
     def _tracked(self, request: Any) -> Tracked:
         tracked = self._requests.get(request.request_id)
@@ -173,6 +87,9 @@ class SchedulerSide:
 
     def _hash_list(self, tracked: Tracked, begin: int, end: int) -> list[bytes]:
         return [bytes(item) for item in tracked.request.block_hashes[begin:end]]
+
+    def _key(self, tracked: Tracked, group: int, block: int) -> bytes:
+        return self._groups.key(group, bytes(tracked.request.block_hashes[self._groups.place(group, block)]))
 
     def request_finished(self, request: Any) -> None:
         tracked = self._requests.pop(request.request_id, None)
@@ -207,19 +124,17 @@ class SchedulerSide:
             return 0, False
         if tracked.bypass or tracked.gave_up:
             return 0, False
-        # The last token is always computed.
-        limit = (request.num_tokens - 1) // self._block
         tracked.local = computed_tokens // self._block
         hashes = self._hashes(tracked)
-        limit = min(limit, tracked.known)
+        limit = self._groups.aligned(min(self._groups.last_boundary(request.num_tokens), tracked.known))
         if limit <= tracked.local:
             return 0, False
         if self._waits_for_shared_load(tracked):
             return None, False
-        found = self._ask(client, tracked, hashes, limit)
-        if found is None:
+        answer = self._ask(client, tracked, hashes, limit)
+        if answer is None:
             return None, False
-        found = self._without_failed(tracked, min(found, limit - tracked.local))
+        found = self._offered(tracked, answer, limit - tracked.local)
         if found <= 0:
             return 0, False
         return found * self._block, True
@@ -234,13 +149,13 @@ class SchedulerSide:
             tracked.shared_wait_since = now
         return now - tracked.shared_wait_since < SHARED_LOAD_WAIT_S
 
-    def _ask(self, client: Asker, tracked: Tracked, hashes: orbitkv.BlockHashes, limit: int) -> int | None:
-        """Blocks found behind vLLM's own hit, or None while there is no answer and waiting is still allowed."""
+    def _ask(self, client: Asker, tracked: Tracked, hashes: orbitkv.BlockHashes, limit: int) -> FoundBlocks | None:
+        """What was found behind vLLM's own hit, or None while there is no answer and waiting is still allowed."""
         now = time.monotonic()
         question = (tracked.local, limit)
         fresh = tracked.answered_for == question and now - tracked.answered_at < ANSWER_AGE_S
         if tracked.answer is not None and fresh:
-            return tracked.answer.found_blocks
+            return tracked.answer
         request_id = tracked.request.request_id
         answer = client.query(
             request_id,
@@ -264,7 +179,7 @@ class SchedulerSide:
             tracked.asked_at = tracked.loading_since = None
             tracked.gave_up = True
             self.counters.lookups_given_up += 1
-            return 0
+            return NOTHING
         tracked.asked_at = tracked.loading_since = None
         tracked.answer = answer
         tracked.answered_at = now
@@ -272,7 +187,7 @@ class SchedulerSide:
         tracked.lease = answer.lease
         self.counters.lookups += 1
         self.counters.lookup_hits += answer.found_blocks > 0
-        return int(answer.found_blocks)
+        return answer
 
     def _load_wait_s(self, tracked: Tracked, limit: int) -> float:
         """Decided once for each question: a load that takes longer than computing is worth nothing."""
@@ -290,14 +205,36 @@ class SchedulerSide:
         assert tracked.asked_at is not None
         return tracked.asked_at + limit
 
-    def _without_failed(self, tracked: Tracked, found: int) -> int:
-        """A key that failed to load is not offered again until it has been stored anew."""
-        if len(self._failed) == 0:
+    def _offered(self, tracked: Tracked, answer: FoundBlocks, most: int) -> int:
+        """The largest boundary that does not need a key which failed to load and has not been stored anew since."""
+        if answer.found_blocks == 0:
+            return 0
+        groups, local = self._groups, tracked.local
+        found = min(int(answer.found_blocks), most)
+        for number in range(len(groups)) if len(self._failed) else ():
+            if number in groups.windows:
+                continue
+            for block in range(groups.blocks(number, local), groups.blocks(number, local + found)):
+                if self._key(tracked, number, block) in self._failed:
+                    found = max(0, groups.chain(number, block, block)[0] - local)
+                    break
+        if groups.plain:
             return found
-        for index, item in enumerate(self._hash_list(tracked, tracked.local, tracked.local + found)):
-            if item in self._failed:
-                return index
-        return found
+        for boundary in reversed(answer.boundaries):
+            if boundary <= found and not self._needs_failed(tracked, boundary):
+                return int(boundary)
+        return 0
+
+    def _needs_failed(self, tracked: Tracked, boundary: int) -> bool:
+        """Of a window; other groups were looked at."""
+        if len(self._failed) == 0:
+            return False
+        return any(
+            self._key(tracked, number, block) in self._failed
+            for number, first, count in self._groups.demand(tracked.local, tracked.local + boundary)
+            if number in self._groups.windows
+            for block in range(first, first + count)
+        )
 
     # ---- allocation -------------------------------------------------------------------------------------------------
 
@@ -310,9 +247,9 @@ class SchedulerSide:
             return
         count = external_tokens // self._block
         begin, end = tracked.local, tracked.local + count
-        ids = list(blocks.get_block_ids()[0][begin:end])
+        runs, ids = self._place(tracked, blocks.get_block_ids(), end)
         grant = 0
-        if client is not None and tracked.lease:
+        if client is not None and tracked.lease and runs:
             grant = client.begin_restore(tracked.lease, count, ranks=range(self._ranks.world_size))
         if client is not None and grant == 0:
             self._release_lease(client, tracked)
@@ -321,7 +258,15 @@ class SchedulerSide:
         hashes = self._hash_list(tracked, begin, end)
         shards = client.shard_grants(grant) if isinstance(client, ShardClients) else []
         load = Load(
-            request.request_id, grant, client.incarnation if client else b"", b"".join(hashes), ids, self._epoch, shards
+            request.request_id,
+            grant,
+            client.incarnation if client else b"",
+            b"".join(hashes),
+            ids,
+            self._epoch,
+            shards,
+            begin,
+            runs,
         )
         tracked.load = load
         self._pending_loads.append(load)
@@ -329,6 +274,18 @@ class SchedulerSide:
         self._take(ids)
         self.counters.loads += 1
         self.counters.offered_tokens += external_tokens
+
+    def _place(self, tracked: Tracked, tables: Sequence[Sequence[int]], end: int) -> tuple[list[Run], list[int]]:
+        """What the boundary demands and where vLLM wants it; no runs, and all its blocks, when the two do not agree."""
+        try:
+            runs = self._groups.demand(tracked.local, end)
+        except orbitkv.InvalidArgument:
+            runs = []
+        ids = [block_id for number, first, count in runs for block_id in tables[number][first : first + count]]
+        if 0 not in ids and len(ids) == sum(count for _, _, count in runs) > 0:
+            return runs, ids
+        logger.warning("OrbitKV: vLLM allocated other blocks than a load up to hash block %d needs; it fails", end)
+        return [], [block_id for table in tables for block_id in table if block_id != 0]
 
     def _end_load(self, load: Load) -> None:
         first = load.hashes[: self._hash_bytes]
@@ -356,8 +313,11 @@ class SchedulerSide:
                 if tracked is None or tracked.bypass:
                     continue
                 tables = state.get_block_ids(req_id)
-                if tables is not None:
-                    metadata.saves += self._saves(tracked, tables[0], computed.get(req_id, 0), scheduled)
+                if tables is None:
+                    continue
+                before = computed.get(req_id, 0)
+                for number, table in enumerate(tables):
+                    metadata.saves += self._saves(tracked, number, table, (before, before + scheduled))
         metadata.taken_jobs = sorted(self._taken)
         self.counters.taken_jobs += len(self._taken)
         self._taken = set()
@@ -383,12 +343,14 @@ class SchedulerSide:
         fresh: list[FreshBlocks] = []
         for new in output.scheduled_new_reqs:
             computed[new.req_id] = new.num_computed_tokens
-            fresh.append(FreshBlocks(new.req_id, new.block_ids[0], True))
+            fresh += [FreshBlocks(new.req_id, group, ids, True) for group, ids in enumerate(new.block_ids)]
         cached = output.scheduled_cached_reqs
-        for req_id, tokens, ids in zip(cached.req_ids, cached.num_computed_tokens, cached.new_block_ids, strict=True):
+        for req_id, tokens, tables in zip(
+            cached.req_ids, cached.num_computed_tokens, cached.new_block_ids, strict=True
+        ):
             computed[req_id] = tokens
-            if ids is not None:
-                fresh.append(FreshBlocks(req_id, ids[0], req_id in cached.resumed_req_ids))
+            whole = req_id in cached.resumed_req_ids
+            fresh += [FreshBlocks(req_id, group, ids, whole) for group, ids in enumerate(tables or ())]
         return computed, fresh
 
     def _take_changed(self, fresh: FreshBlocks, computed_tokens: int) -> None:
@@ -399,75 +361,87 @@ class SchedulerSide:
         if not self._job_of_block:
             return
         tracked = self._requests.get(fresh.req_id)
-        found: list[bytes] = []
+        found = 0
         if tracked is not None and fresh.whole_table:
-            found = self._hash_list(tracked, 0, computed_tokens // self._block)
+            hashed = min(computed_tokens // self._block, len(tracked.request.block_hashes))
+            found = self._groups.blocks(fresh.group, hashed)
         for index, block_id in enumerate(fresh.block_ids):
             for job_id in self._job_of_block.get(block_id, ()):
-                if index >= len(found) or self._jobs[job_id].hash_of(block_id) != found[index]:
+                key = self._key(tracked, fresh.group, index) if tracked is not None and index < found else b""
+                if self._jobs[job_id].key_of(block_id) != key:
                     self._taken.add(job_id)
 
     def _take(self, block_ids: Iterable[int]) -> None:
         for block_id in block_ids:
             self._taken |= self._job_of_block.get(block_id, set())
 
-    def _saves(self, tracked: Tracked, table: Sequence[int], computed_tokens: int, scheduled: int) -> list[Save]:
-        """Runs of blocks that are complete after this step and that the Manager is not known to have.
+    def _saves(self, tracked: Tracked, number: int, table: Sequence[int], tokens: tuple[int, int]) -> list[Save]:
+        """Runs of a group's blocks that are complete after this step and that the Manager is not known to have.
 
-        Blocks computed in this step always go: whether the Manager still has an old copy is its own knowledge. Blocks
-        that the request found (in vLLM's cache, or restored) go only if this Manager never acknowledged them.
+        `tokens`: computed before this step and after it. Blocks computed in this step always go: whether the Manager
+        still has an old copy is its own knowledge. Blocks that the request found (in vLLM's cache, or restored) go only
+        if this Manager never acknowledged them. Of windows goes what a boundary may need.
         """
-        have = computed_tokens // self._block
+        groups, request = self._groups, tracked.request
+        before, after = tokens
         if tracked.found is None:
-            tracked.found = have
-        end = min((computed_tokens + scheduled) // self._block, len(tracked.request.block_hashes), len(table))
-        begin = min(tracked.saved, have)
-        tracked.saved = max(begin, end)
-        if end <= begin:
-            return []
-        hashes = self._hash_list(tracked, begin, end)
+            tracked.found = before
+        have = before // groups[number].block_tokens
+        hashed = groups.blocks(number, len(request.block_hashes))
+        end = min(after // groups[number].block_tokens, hashed, len(table))
+        begin = min(tracked.saved[number], have)
+        tracked.saved[number] = max(begin, end)
+        junction = int(getattr(request, "shared_prefix_boundary", 0) or 0)
         saves: list[Save] = []
         run: list[int] = []
         for index in range(begin, end):
-            block_id = table[index]
-            known = index < have and hashes[index - begin] in self._stored
-            if block_id == 0 or known or self._is_being_saved(block_id, hashes[index - begin]):
-                if run:
-                    saves.append(self._save(tracked, table, run))
-                run = []
-            else:
+            key = self._key(tracked, number, index)
+            if (
+                table[index] != 0
+                and not (index < have and key in self._stored)
+                and not self._is_being_saved(table[index], key)
+                and groups.keeps(number, index, int(request.num_prompt_tokens), junction)
+            ):
                 run.append(index)
+                continue
+            if run:
+                saves.append(self._save(tracked, number, table, run))
+            run = []
         if run:
-            saves.append(self._save(tracked, table, run))
+            saves.append(self._save(tracked, number, table, run))
         return saves
 
-    def _is_being_saved(self, block_id: int, item: bytes) -> bool:
+    def _is_being_saved(self, block_id: int, key: bytes) -> bool:
         for job_id in self._job_of_block.get(block_id, ()):
-            if job_id not in self._taken and self._jobs[job_id].hash_of(block_id) == item:
+            if job_id not in self._taken and self._jobs[job_id].key_of(block_id) == key:
                 return True
         return False
 
-    def _save(self, tracked: Tracked, table: Sequence[int], run: list[int]) -> Save:
+    def _save(self, tracked: Tracked, number: int, table: Sequence[int], run: list[int]) -> Save:
+        groups, request = self._groups, tracked.request
         begin, end = run[0], run[-1] + 1
-        hashes = self._hash_list(tracked, begin, end)
+        first, last = groups.chain(number, begin, end)
         ids = list(table[begin:end])
-        parent = self._hash_list(tracked, begin - 1, begin)[0] if begin > 0 else b""
+        parent = self._hash_list(tracked, first - 1, first)[0] if first > 0 else b""
         job_id = self._next_job
         self._next_job += 1
         self._last_save_at = time.monotonic()
-        republished = max(0, min(end, tracked.found or 0) - begin)
-        self._jobs[job_id] = Job(hashes, ids, republished, self._epoch)
+        size = groups[number].block_tokens
+        republished = [size if (block + 1) * size <= (tracked.found or 0) else 0 for block in run]
+        keys = [self._key(tracked, number, block) for block in run]
+        self._jobs[job_id] = Job(keys, ids, republished, self._epoch)
         for block_id in ids:
             self._job_of_block.setdefault(block_id, set()).add(job_id)
-        request = tracked.request
         return Save(
             job_id,
-            begin,
+            first,
             parent,
-            b"".join(hashes),
+            b"".join(self._hash_list(tracked, first, last)),
             ids,
             int(request.num_prompt_tokens),
             max(0, int(request.num_tokens) - int(request.num_prompt_tokens)),
+            number,
+            begin,
         )
 
     # ---- reports ----------------------------------------------------------------------------------------------------
@@ -475,6 +449,7 @@ class SchedulerSide:
     def update(self, output: Any) -> None:
         report = output.kv_connector_worker_meta
         invalid = set(output.invalid_block_ids or ())
+        failed = output.failed_recving or ()
         if isinstance(report, WorkerMetadata):
             if report.failed_hashes:
                 self._failed.add(report.failed_hashes)
@@ -487,14 +462,14 @@ class SchedulerSide:
                 continue  # it was aborted: its load ended with the request
             load, tracked.load = tracked.load, None
             self._end_load(load)
-            if not invalid.isdisjoint(load.block_ids):
+            if req_id in failed or not invalid.isdisjoint(load.block_ids):
                 self.counters.loads_failed += 1
                 tracked.failures += 1
                 tracked.gave_up = tracked.failures >= LOAD_ATTEMPTS
             elif load.incarnation == self._incarnation and load.epoch == self._epoch:
                 size = self._hash_bytes
-                loaded = [load.hashes[i : i + size] for i in range(0, len(load.hashes), size)]
-                self._stored.add(loaded)
+                hashes = [load.hashes[i : i + size] for i in range(0, len(load.hashes), size)]
+                self._stored.add(self._groups.keys(hashes, load.prefix, load.runs))
             tracked.attempt += 1
 
     def _saved(self, job_id: int, reports: list[SaveReport]) -> None:
@@ -512,12 +487,14 @@ class SchedulerSide:
                 del self._job_of_block[block_id]
         if job.epoch != self._epoch or not all(self._is_of_now(report.incarnation) for report in job.reports):
             return
-        stored = [all(report.stored[i] for report in job.reports) for i in range(len(job.hashes))]
-        done = [item for item, ok in zip(job.hashes, stored, strict=True) if ok]
+        stored = [all(report.stored[i] for report in job.reports) for i in range(len(job.keys))]
+        done = [key for key, ok in zip(job.keys, stored, strict=True) if ok]
         self._stored.add(done)
         self._failed.discard(done)
         self.counters.saved_blocks += len(done)
-        self.counters.republished_tokens += sum(stored[: job.republished]) * self._block
+        self.counters.republished_tokens += sum(
+            tokens for tokens, ok in zip(job.republished_tokens, stored, strict=True) if ok
+        )
 
     def has_pending_work(self) -> bool:
         """Keeps an idle engine stepping until its saves are acknowledged, but not for a Manager that is away."""

@@ -27,6 +27,8 @@ class FoundBlocks(Protocol):
     @property
     def found_blocks(self) -> int: ...
     @property
+    def boundaries(self) -> Sequence[int]: ...
+    @property
     def lease(self) -> int: ...
     @property
     def reason(self) -> str: ...
@@ -71,6 +73,13 @@ class CombinedAnswer:
     found_blocks: int
     lease: int
     reason: str
+
+    @property
+    def boundaries(self) -> Sequence[int]:
+        return range(1, self.found_blocks + 1)
+
+
+NOTHING = CombinedAnswer(0, 0, "given up")
 
 
 @dataclass

@@ -14,6 +14,7 @@ from typing import Any
 
 import orbitkv
 from orbitkv.vllm import compat, identity
+from orbitkv.vllm.groups import Groups
 from orbitkv.vllm.link import Link, Part
 from orbitkv.vllm.messages import Load, Metadata, Save, SaveReport, WorkerMetadata
 from orbitkv.vllm.options import Options
@@ -43,24 +44,25 @@ class WorkerSide:
         vllm_config: Any,
         kv_cache_config: Any,
         options: Options,
-        group: compat.Group,
+        groups: Groups,
         ranks: compat.Ranks,
         hash_bytes: int,
     ) -> None:
         self._vllm_config = vllm_config
         self._kv_cache_config = kv_cache_config
         self._options = options
-        self._group = group
+        self._groups = groups
         self._ranks = ranks
         self._hash_bytes = hash_bytes
         self._link: Link | None = None
-        self._layers: list[compat.LayerPages] = []
+        self._layers: list[list[compat.LayerPages]] = []  # of each group
         self._rank = 0
         self._loads: dict[int, Load] = {}  # by the client's job
         self._saves: dict[int, RunningSave] = {}  # by the client's job
         self._client_job: dict[int, int] = {}  # the scheduler's save job -> the client's
         self._finished: set[str] = set()
         self._bad_blocks: set[int] = set()
+        self._failed: set[str] = set()  # loads that failed, of several groups
         self._report = WorkerMetadata()
         self._epoch = b""
         self._idle = False
@@ -68,29 +70,36 @@ class WorkerSide:
     # ---- start and stop ---------------------------------------------------------------------------------------------
 
     def register(self, kv_caches: dict[str, Any]) -> None:
-        layers, page_format = compat.collect_pages(kv_caches, self._kv_cache_config, self._group)
-        self._layers = layers
         self._rank = compat.rank_of_this_worker(self._vllm_config)
-        names = list(self._kv_cache_config.kv_cache_groups[0].layer_names)
-        representation = identity.representation_fields(self._vllm_config, self._group, names, page_format, len(layers))
-        logger.info("OrbitKV pages (rank %d): %s", self._rank, identity.describe(representation))
+        representations: list[identity.Fields] = []
+        for number, group in enumerate(self._groups):
+            layers, page_format = compat.collect_pages(kv_caches, self._kv_cache_config, self._groups, number)
+            self._layers.append(layers)
+            names = list(self._kv_cache_config.kv_cache_groups[number].layer_names)
+            fields = identity.representation_fields(self._vllm_config, group, names, page_format, len(layers))
+            representations.append(fields)
+            logger.info("OrbitKV pages (rank %d, group %d): %s", self._rank, number, identity.describe(fields))
         part = Part("worker", self._rank, self._ranks, f"vllm worker {self._rank}")
-        self._link = Link(self._vllm_config, self._group, self._options, part, representation, self._register_layout)
+        self._link = Link(self._vllm_config, self._groups, self._options, part, representations, self._register_groups)
         self._link.start()
 
-    def _register_layout(self, client: orbitkv.Client) -> None:
-        client.register_layout(
+    def _register_groups(self, client: orbitkv.Client) -> None:
+        client.register_groups(
             [
-                orbitkv.Layer(
-                    address=pages.address,
-                    block_stride_bytes=pages.block_stride,
-                    page_bytes=pages.page_bytes,
-                    block_count=pages.block_count,
-                    keepalive=pages.tensor,
-                )
-                for pages in self._layers
+                group.rule([self._layer(pages) for pages in layers])
+                for group, layers in zip(self._groups, self._layers, strict=True)
             ],
-            block_tokens=self._group.block_tokens,
+            hash_block_tokens=self._groups.hash_tokens,
+        )
+
+    @staticmethod
+    def _layer(pages: compat.LayerPages) -> orbitkv.Layer:
+        return orbitkv.Layer(
+            address=pages.address,
+            block_stride_bytes=pages.block_stride,
+            page_bytes=pages.page_bytes,
+            block_count=pages.block_count,
+            keepalive=pages.tensor,
         )
 
     def shutdown(self) -> None:
@@ -161,7 +170,11 @@ class WorkerSide:
             return None
         try:
             return client.restore(
-                granted.grant, self._hashes(load.hashes), load.block_ids, incarnation=granted.incarnation
+                granted.grant,
+                self._hashes(load.hashes),
+                load.block_ids,
+                prefix_blocks=load.prefix,
+                incarnation=granted.incarnation,
             )
         except orbitkv.Error as error:
             logger.warning("OrbitKV: a restore could not start, its tokens are computed: %s", error)
@@ -170,13 +183,19 @@ class WorkerSide:
     def _end_load(self, load: Load, bad: set[int], failed_keys: bool) -> None:
         """Reports the request back to vLLM, with the blocks that it has to compute.
 
-        Keys are remembered as failed only when their bytes were wrong or gone, not when the Manager was away.
+        With several groups vLLM computes the whole request again. Keys are remembered as failed only when their bytes
+        were wrong or gone, not when the Manager was away.
         """
         self._finished.add(load.req_id)
-        self._bad_blocks |= {load.block_ids[index] for index in bad}
-        if failed_keys:
+        if bad and len(self._groups) > 1:
+            self._failed.add(load.req_id)
+        else:
+            self._bad_blocks |= {load.block_ids[index] for index in bad}
+        if failed_keys and bad:
             size = self._hash_bytes
-            self._report.failed_hashes |= {load.hashes[index * size : (index + 1) * size] for index in bad}
+            hashes = [load.hashes[i : i + size] for i in range(0, len(load.hashes), size)]
+            keys = self._groups.keys(hashes, load.prefix, load.runs)
+            self._report.failed_hashes |= {keys[index] for index in bad}
 
     # ---- saves ------------------------------------------------------------------------------------------------------
 
@@ -199,6 +218,7 @@ class WorkerSide:
             job = client.publish(
                 self._hashes(save.hashes),
                 save.block_ids,
+                runs=[(save.group, save.first_block, len(save.block_ids))],
                 first_depth=save.first_depth,
                 parent=save.parent,
                 prompt_tokens=save.prompt_tokens,
@@ -265,6 +285,10 @@ class WorkerSide:
     def take_bad_blocks(self) -> set[int]:
         bad, self._bad_blocks = self._bad_blocks, set()
         return bad
+
+    def take_failed_loads(self) -> set[str]:
+        failed, self._failed = self._failed, set()
+        return failed
 
     def take_report(self) -> WorkerMetadata | None:
         report, self._report = self._report, WorkerMetadata()

@@ -1,0 +1,126 @@
+"""The engine's cache groups as scheduler and workers both see them. Positions and counts in hash blocks, as `Contract`.
+
+Block tables of vLLM have a list for each group; ids are unique over all groups, and 0 is the block that holds nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orbitkv
+
+Run = tuple[int, int, int]  # group, first block, count
+
+
+@dataclass(frozen=True)
+class Group:
+    block_tokens: int
+    page_bytes: int
+    kind: str  # vLLM's name of it
+    dtype: str
+    spec: Any
+    window_tokens: int = 0  # 0: full attention
+
+    def rule(self, layers: Sequence[orbitkv.Layer] = ()) -> orbitkv.Group:
+        return orbitkv.Group(
+            block_tokens=self.block_tokens,
+            kind="sliding_window" if self.window_tokens else "full_attention",
+            span_tokens=self.window_tokens,
+            layers=layers,
+        )
+
+
+class Groups:
+    """The groups in vLLM's order.
+
+    `retention_tokens`: how vLLM keeps blocks of windows: None all, 0 what a repeated prompt needs, else also what is
+    needed every so many tokens.
+    """
+
+    def __init__(self, groups: Sequence[Group], hash_tokens: int = 0, retention_tokens: int | None = 0) -> None:
+        self._groups = tuple(groups)
+        self._contract = orbitkv.Contract([group.rule() for group in groups], hash_block_tokens=hash_tokens)
+        self.hash_tokens = self._contract.hash_block_tokens
+        self.align_tokens = self._contract.alignment_blocks * self.hash_tokens
+        self._ratios = [group.block_tokens // self.hash_tokens for group in groups]
+        self.retention_tokens = retention_tokens
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    def __iter__(self) -> Iterator[Group]:
+        return iter(self._groups)
+
+    def __getitem__(self, number: int) -> Group:
+        return self._groups[number]
+
+    @property
+    def plain(self) -> bool:
+        """Every count of hash blocks is a boundary."""
+        return len(self._groups) == 1 and not self._groups[0].window_tokens and self._ratios[0] == 1
+
+    @property
+    def windows(self) -> list[int]:
+        return [number for number, group in enumerate(self._groups) if group.window_tokens]
+
+    def last_boundary(self, tokens: int) -> int:
+        """The largest one that a request of so many tokens can use: its last token is always computed."""
+        return self._contract.last_boundary(tokens)
+
+    def aligned(self, blocks: int) -> int:
+        return blocks - blocks % (self.align_tokens // self.hash_tokens)
+
+    def demand(self, prefix: int, boundary: int) -> list[Run]:
+        """What the boundary needs of each group and the prefix does not have. `InvalidArgument` where none is."""
+        return [run for run in self._contract.demand(prefix, boundary) if run[2]]
+
+    def place(self, number: int, block: int) -> int:
+        """The hash block that names a group's block."""
+        return (block + 1) * self._ratios[number] - 1
+
+    def chain(self, number: int, begin: int, end: int) -> tuple[int, int]:
+        """The hash blocks that a group's blocks span."""
+        return begin * self._ratios[number], end * self._ratios[number]
+
+    def blocks(self, number: int, hash_blocks: int) -> int:
+        """Whole blocks of a group in so many hash blocks."""
+        return hash_blocks // self._ratios[number]
+
+    @staticmethod
+    def key(number: int, block_hash: bytes) -> bytes:
+        """A block's name among the blocks of all groups."""
+        return block_hash + bytes([number]) if number else block_hash
+
+    def keys(self, hashes: Sequence[bytes], first: int, runs: Iterable[Run]) -> list[bytes]:
+        """Names of the blocks of the runs, in order. `hashes`: from position `first` on."""
+        return [
+            self.key(number, hashes[self.place(number, block) - first])
+            for number, begin, count in runs
+            for block in range(begin, begin + count)
+        ]
+
+    def keeps(self, number: int, block: int, prompt_tokens: int, junction_tokens: int = 0) -> bool:
+        """Whether a complete block may let a later request go on.
+
+        Of a window that are the tails of the boundaries that vLLM itself keeps (the last one of the prompt, where
+        prompts part, and every `retention_tokens`), and of all behind the prompt, for a conversation that goes on.
+        """
+        group = self._groups[number]
+        if not group.window_tokens:
+            return True
+        replay = self.last_boundary(prompt_tokens)
+        begin_tokens = block * group.block_tokens
+        every = self.retention_tokens
+        if every is None or begin_tokens >= replay * self.hash_tokens:
+            every = self.align_tokens
+        boundaries = [replay, self.aligned(junction_tokens // self.hash_tokens)]
+        if every:
+            segments = (begin_tokens + group.block_tokens - 1) // every + 1
+            boundaries.append(segments * every // self.hash_tokens)
+        return any(self._needs(boundary, number, block) for boundary in boundaries if boundary)
+
+    def _needs(self, boundary: int, number: int, block: int) -> bool:
+        _, first, count = self._contract.demand(0, boundary)[number]
+        return first <= block < first + count

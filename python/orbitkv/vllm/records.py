@@ -1,0 +1,101 @@
+"""What the scheduler's side remembers: hashes, requests, saves on their way, counts. Plain records, one thread."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import orbitkv
+from orbitkv.vllm.messages import Load, SaveReport
+from orbitkv.vllm.shards import FoundBlocks
+
+
+class HashSet:
+    """A bounded set; the oldest entries are forgotten first."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._entries: OrderedDict[bytes, None] = OrderedDict()
+
+    def add(self, hashes: Iterable[bytes]) -> None:
+        for item in hashes:
+            self._entries[item] = None
+            self._entries.move_to_end(item)
+        while len(self._entries) > self._limit:
+            self._entries.popitem(last=False)
+
+    def discard(self, hashes: Iterable[bytes]) -> None:
+        for item in hashes:
+            self._entries.pop(item, None)
+
+    def clear(self) -> None:
+        self._entries.clear()
+
+    def __contains__(self, item: bytes) -> bool:
+        return item in self._entries
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+
+@dataclass
+class Tracked:
+    """One request. Depths and counts in hash blocks."""
+
+    request: Any
+    bypass: bool
+    hashes: orbitkv.BlockHashes
+    known: int = 0  # hashes copied into `hashes`
+    local: int = 0  # blocks of vLLM's own hit, from the last look-up
+    attempt: int = 0  # raised when a preempted request is looked up again
+    asked_at: float | None = None  # first unanswered question
+    loading_since: float | None = None  # the Manager has said that it loads
+    load_wait_s: float = 0.0  # and may do so for this long
+    gave_up: bool = False  # no answer in time: computed without us
+    answer: FoundBlocks | None = None
+    answered_at: float = 0.0
+    answered_for: tuple[int, int] = (-1, -1)
+    lease: int = 0
+    shared_wait_since: float | None = None
+    load: Load | None = None  # handed to vLLM and not reported back yet
+    failures: int = 0  # loads of this request that failed
+    saved: list[int] = field(default_factory=list)  # of each group, its blocks looked at for saving
+    found: int | None = None  # tokens it had when it was admitted; None until then
+
+
+@dataclass
+class Job:
+    """A save that workers have not all reported yet."""
+
+    keys: list[bytes]
+    block_ids: list[int]
+    republished_tokens: list[int]  # of each block: its tokens, when the request found it and did not compute it
+    epoch: bytes  # of the namespace that it saves into
+    reports: list[SaveReport] = field(default_factory=list)
+
+    def key_of(self, block_id: int) -> bytes:
+        return self.keys[self.block_ids.index(block_id)]
+
+
+@dataclass(frozen=True)
+class FreshBlocks:
+    req_id: str
+    group: int
+    block_ids: Sequence[int]
+    whole_table: bool  # the request's table from its start, else blocks appended to it
+
+
+@dataclass
+class Counters:
+    lookups: int = 0
+    lookup_hits: int = 0
+    lookups_given_up: int = 0
+    lookups_loading: int = 0
+    loads: int = 0
+    loads_failed: int = 0
+    offered_tokens: int = 0
+    saved_blocks: int = 0
+    taken_jobs: int = 0
+    republished_tokens: int = 0
