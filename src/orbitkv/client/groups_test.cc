@@ -14,7 +14,6 @@ namespace {
 using state::GroupDemand;
 using state::GroupKind;
 using ::testing::ElementsAre;
-using ::testing::IsEmpty;
 
 constexpr std::uint32_t kFull = 0;
 constexpr std::uint32_t kWindow = 1;
