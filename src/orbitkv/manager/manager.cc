@@ -76,7 +76,6 @@ struct Manager::Parts {
   std::unique_ptr<PoolReserver> reserver;
   std::unique_ptr<LivenessWatch> watch;
   std::unique_ptr<Backing> backing;  // or null
-  SsdBacking* ssd = nullptr;         // the backing, where it is one
 
   std::expected<void, StartError> OpenStorage();
   std::expected<void, StartError> MakeCore();
@@ -203,13 +202,11 @@ std::expected<void, StartError> Manager::Parts::Run() {
                    false});
   }
   if (const Status added = core->AddReserved(*first); !added) return Explain("the pool", added.error());
-  if (ssd != nullptr) {
-    if (auto opened = ssd->Open(os::DeadlineAfter(std::uint64_t{config.lock_wait_ms} * 1'000'000)); !opened) {
+  if (backing) {
+    if (auto opened = backing->Open(os::DeadlineAfter(std::uint64_t{config.lock_wait_ms} * 1'000'000)); !opened) {
       return std::unexpected(StartError{std::move(opened.error()), true});
     }
-    ssd->AddFigures(metrics);
-  }
-  if (backing) {
+    backing->AddFigures(metrics);
     const Backing::Reports reports{
         .loaded = [this](std::uint64_t id, service::LoadResult result,
                          std::uint64_t checksum) { dispatcher->PostLoaded(id, result, checksum); },
@@ -267,9 +264,7 @@ std::expected<std::unique_ptr<Manager>, StartError> Manager::Start(const Config&
   auto parts = std::make_unique<Parts>();
   parts->config = config;
   if (!backing && !config.ssd_paths.empty()) {
-    auto ssd = std::make_unique<SsdBacking>(SsdBacking::Options{config.ssd_paths, config.ssd_bytes});
-    parts->ssd = ssd.get();
-    backing = std::move(ssd);
+    backing = std::make_unique<SsdBacking>(SsdBacking::Options{.paths = config.ssd_paths, .bytes = config.ssd_bytes});
   }
   parts->backing = std::move(backing);
   parts->keeper = std::move(keeper);

@@ -49,6 +49,7 @@ std::expected<void, std::string> SsdBacking::Open(std::uint64_t deadline_ns) {
     options.bytes = options_.bytes;
     options.deadline_ns = deadline_ns;
     options.ring = options_.ring;
+    options.around = options_.around;
     auto runner = SsdRunner::Open(options);
     if (runner) {
       stores_.push_back(std::move(*runner));

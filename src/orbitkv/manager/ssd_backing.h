@@ -26,15 +26,15 @@ class SsdBacking final : public Backing {
  public:
   struct Options {
     std::vector<std::string> paths;
-    std::uint64_t bytes = 0;  // of each file; 0: what is there
-    bool ring = true;         // false: threads, whatever the kernel permits
+    std::uint64_t bytes = 0;     // of each file; 0: what is there
+    bool ring = true;            // false: threads, whatever the kernel permits
+    SsdRunner::Around around{};  // each store's way to its device
   };
 
   explicit SsdBacking(Options options) : options_(std::move(options)) {}
   ~SsdBacking() override { Stop(); }
 
-  // deadline_ns: for a process that is ending to let the files go.
-  std::expected<void, std::string> Open(std::uint64_t deadline_ns);
+  std::expected<void, std::string> Open(std::uint64_t deadline_ns) override;
 
   std::optional<service::SourceRecord> Locate(const service::ComponentKey& key) const override;
   Status Start(int pool_fd, std::uint64_t pool_bytes, Reports reports) override;
@@ -42,7 +42,7 @@ class SsdBacking final : public Backing {
   void Submit(const service::LoadRequest& request) override;
   void Save(const service::SaveRequest& request) override;
 
-  void AddFigures(Metrics& metrics) const;
+  void AddFigures(Metrics& metrics) const override;
 
  private:
   void Report(const store::LogEnd& end) const;

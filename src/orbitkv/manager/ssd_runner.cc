@@ -91,7 +91,7 @@ std::string SsdRunner::OpenStore() {
   port_options.operations = options_.log.reads + options_.log.writes;
   auto port = options_.ring ? orbite::MakeFilePort(port_options, &uses_ring_) : orbite::MakeThreadPort(port_options);
   if (!port) return Explain(options_.path, port.error());
-  port_ = std::move(*port);
+  port_ = options_.around ? options_.around(std::move(*port), event_.fd()) : std::move(*port);
 
   store::StoreConfig config;
   config.file_bytes = options_.bytes != 0 ? options_.bytes / wire::kStoreBlockBytes * wire::kStoreBlockBytes

@@ -31,11 +31,14 @@ namespace orbitkv::manager {
 
 class SsdRunner {
  public:
+  // Puts something between the store and the port to its device. Whatever it finishes by itself it signals at event_fd.
+  using Around = std::function<std::unique_ptr<orbite::Port>(std::unique_ptr<orbite::Port> port, int event_fd)>;
   struct Options {
     std::string path;
     std::uint64_t bytes = 0;        // 0: what is there
     std::uint64_t deadline_ns = 0;  // for another process to let the file go
     bool ring = true;               // false: threads, whatever the kernel permits
+    Around around{};                // none: nothing
     store::LogConfig log{};
   };
   using Report = std::function<void(const store::LogEnd&)>;
