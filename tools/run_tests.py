@@ -59,7 +59,7 @@ def build_steps(preset: str, target: str = "all") -> list[Step]:
     ]
 
 
-def ctest_step(name: str, preset: str, *selection: str) -> Step:
+def ctest_step(name: str, preset: str, *selection: str, timeout_s: int = 3600) -> Step:
     report = OUT / f"{name.replace(' ', '-')}.xml"
     command = ["ctest", "--test-dir", f"build/{preset}", "--output-on-failure", "--no-tests=error", "-j", JOBS]
     # A sanitizer's report ends the program; leaked descriptors and threads are errors like any other.
@@ -68,7 +68,7 @@ def ctest_step(name: str, preset: str, *selection: str) -> Step:
         "UBSAN_OPTIONS": "print_stacktrace=1",
         "TSAN_OPTIONS": "second_deadlock_stack=1",
     }
-    return Step(name, [*command, "--output-junit", str(report), *selection], report, 3600, environment)
+    return Step(name, [*command, "--output-junit", str(report), *selection], report, timeout_s, environment)
 
 
 def pytest_step(name: str, folder: str, long: bool, timeout_s: int) -> Step:
@@ -103,7 +103,7 @@ def process_steps(long: bool) -> list[Step]:
     return [
         *build_steps("dev"),
         Step("install package", ["tools/install-python"], timeout_s=1800),
-        ctest_step("process", "dev", "-L", "^process$", *([] if long else ["-LE", "^long$"])),
+        ctest_step("process", "dev", "-L", "^process$", *([] if long else ["-LE", "^long$"]), timeout_s=7200),
         pytest_step("python", "python/tests", long, 1800),
     ]
 

@@ -1,38 +1,21 @@
 #include "driven_client.h"
 
-#include <csignal>
 #include <cstddef>
-#include <fcntl.h>
 #include <fstream>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include "orbitkv/wire/session_layout.h"
 
 namespace orbitkv::integration {
 
 DrivenClient::DrivenClient(const std::filesystem::path& directory, const std::string& socket,
-                           const std::string& instance, std::uint64_t deadline_ms) {
-  int ends[2];
-  EXPECT_EQ(::pipe2(ends, O_CLOEXEC), 0);
-  input_ = os::UniqueFd(ends[1]);
-  const os::UniqueFd read_end(ends[0]);
-  const std::vector<std::string> command = {ORBITKV_CLIENT_DRIVER_PROGRAM, socket, instance,
-                                            std::to_string(deadline_ms)};
-  program_ = std::make_unique<Program>(directory, command, [&] {
-    if (::dup2(read_end.get(), 0) < 0) ::_exit(126);
-  });
+                           const std::string& instance, std::uint64_t deadline_ms)
+    : driven_(directory, {ORBITKV_CLIENT_DRIVER_PROGRAM, socket, instance, std::to_string(deadline_ms)}) {
   Expect("up", "up");
 }
 
-std::string DrivenClient::Do(const std::string& line) {
-  const std::string text = line + "\n";
-  if (::write(input_.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size())) return {};
-  return program_->WaitLine(answers_++).value_or("");
-}
-
 void DrivenClient::Expect(const std::string& line, const std::string& answer) {
-  EXPECT_EQ(Do(line), answer) << line << "\n" << program_->error();
+  EXPECT_EQ(Do(line), answer) << line << "\n" << program().error();
 }
 
 std::string DrivenClient::Save(std::uint32_t chain) {
@@ -49,7 +32,7 @@ std::string DrivenClient::Load(std::uint32_t chain) {
 }
 
 std::uint64_t DrivenClient::Posted() const {
-  const std::string folder = "/proc/" + std::to_string(program_->pid());
+  const std::string folder = "/proc/" + std::to_string(driven_.program().pid());
   std::ifstream maps(folder + "/maps");
   std::ifstream memory(folder + "/mem", std::ios::binary);
   std::uint64_t posted = 0;
@@ -69,7 +52,7 @@ std::size_t DrivenClient::Sockets() const {
   std::size_t count = 0;
   std::error_code error;
   for (const auto& entry :
-       std::filesystem::directory_iterator("/proc/" + std::to_string(program_->pid()) + "/fd", error)) {
+       std::filesystem::directory_iterator("/proc/" + std::to_string(driven_.program().pid()) + "/fd", error)) {
     const auto target = std::filesystem::read_symlink(entry.path(), error);
     count += target.string().starts_with("socket:") ? 1 : 0;
   }

@@ -6,12 +6,9 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <memory>
 #include <string>
 
-#include "program.h"
-
-#include "orbitkv/os/unique_fd.h"
+#include "driven_program.h"
 
 namespace orbitkv::integration {
 
@@ -21,8 +18,8 @@ class DrivenClient {
   DrivenClient(const std::filesystem::path& directory, const std::string& socket, const std::string& instance,
                std::uint64_t deadline_ms = 20'000);
 
-  Program& program() { return *program_; }
-  std::string Do(const std::string& line);
+  Program& program() { return driven_.program(); }
+  std::string Do(const std::string& line) { return driven_.Do(line); }
   // Do, and a failure unless the answer is this.
   void Expect(const std::string& line, const std::string& answer);
   // A whole save or load of the four blocks of a chain: "save ok", "load ok", or what came instead.
@@ -34,9 +31,7 @@ class DrivenClient {
   std::size_t Sockets() const;
 
  private:
-  os::UniqueFd input_;
-  std::unique_ptr<Program> program_;
-  std::size_t answers_ = 0;
+  DrivenProgram driven_;
 };
 
 }  // namespace orbitkv::integration
