@@ -21,6 +21,7 @@
 #include "recovery.h"
 #include "replay_command.h"
 #include "report.h"
+#include "ssd_beside.h"
 #include "ssd_rates.h"
 #include <CLI/CLI.hpp>
 
@@ -31,7 +32,8 @@ int main(int argc, char** argv) {
   std::string manager;
   std::vector<std::string> only;
   app.add_option("--manager", manager, "path of orbitkv-manager")->required()->check(CLI::ExistingFile);
-  app.add_option("--only", only, "groups to run: copy, lookup, clients, long, ssd, steps, policy, ping");
+  app.add_option("--only", only,
+                 "groups to run: copy, lookup, clients, long, ssd, beside, steps, policy, recovery, ping");
   CLI11_PARSE(app, argc, argv);
 
   std::string scratch = std::filesystem::temp_directory_path() / "orbitkv-bench-XXXXXX";
@@ -47,6 +49,7 @@ int main(int argc, char** argv) {
       {"clients", [&] { MeasureClients(manager, scratch, report); }},
       {"long", [&] { MeasureLongQueries(manager, scratch, report); }},
       {"ssd", [&] { MeasureSsdRates(scratch, report); }},
+      {"beside", [&] { MeasureRestoreBesideSsdWrites(manager, scratch, report); }},
       {"steps", [&] { MeasureManagerSteps(manager, scratch, report); }},
       {"policy", [&] { MeasurePolicyCost(report); }},
       {"recovery", [&] { MeasureRecovery(manager, report); }},

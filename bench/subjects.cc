@@ -58,7 +58,11 @@ std::vector<state::BlockHash> MakeHashes(std::uint64_t seed, std::size_t count) 
 }
 
 BenchClient::BenchClient(const std::string& socket_path, const std::string& instance, Shape shape)
-    : instance_(instance), pages_(shape.blocks * shape.page_bytes), layout_blocks_(shape.blocks) {
+    : instance_(instance),
+      page_bytes_(shape.page_bytes),
+      pages_(shape.blocks * shape.page_bytes),
+      layout_blocks_(shape.blocks) {
+  for (std::uint32_t block = 0; block < shape.blocks; ++block) FirstWord(block) = block + 1;
   client::ClientOptions options;
   options.socket_path = socket_path;
   options.instance = instance;
@@ -107,6 +111,30 @@ void BenchClient::WaitJob(client::JobId job) {
     ORBITKV_CHECK(completions->front().job == job && completions->front().ok);
     return;
   }
+}
+
+std::uint64_t& BenchClient::FirstWord(std::uint32_t block) {
+  return *reinterpret_cast<std::uint64_t*>(pages_.data() + block * page_bytes_);
+}
+
+std::uint64_t BenchClient::Restore(std::span<const state::BlockHash> hashes) {
+  constexpr std::uint32_t kRanks[] = {0};
+  std::vector<std::uint32_t> ids(hashes.size());
+  std::iota(ids.begin(), ids.end(), 0);
+  for (const std::uint32_t block : ids) FirstWord(block) = 0;
+  const std::string request_id = "restore-" + std::to_string(++sequence_);
+  const std::uint64_t began_ns = os::MonotonicNs();
+  const auto answer = client_->Ask({.request_id = request_id, .hashes = hashes}, 10 * kSecondNs);
+  ORBITKV_CHECK(answer.has_value() && answer->has_value() && (*answer)->found_blocks == hashes.size());
+  const auto grant = client_->BeginRestore((*answer)->lease, (*answer)->found_blocks, kRanks);
+  ORBITKV_CHECK(grant.has_value() && !grant->is_none());
+  const auto job =
+      client_->Restore({.grant = *grant, .hashes = hashes, .block_ids = ids, .incarnation = client_->incarnation()});
+  ORBITKV_CHECK(job.has_value());
+  WaitJob(*job);
+  const std::uint64_t elapsed_ns = os::MonotonicNs() - began_ns;
+  for (const std::uint32_t block : ids) ORBITKV_CHECK(FirstWord(block) == block + 1);
+  return elapsed_ns;
 }
 
 double BenchClient::Query(std::span<const state::BlockHash> hashes) {

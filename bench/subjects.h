@@ -35,6 +35,9 @@ class BenchClient {
 
   // Publishes a chain in pieces of the layout's size and waits until all of it is stored.
   void Publish(std::span<const state::BlockHash> hashes);
+  // Restores a chain that fits into the layout and was published from its start; every page must get back what was in
+  // it. Returns the nanoseconds from the question to the last byte.
+  std::uint64_t Restore(std::span<const state::BlockHash> hashes);
   // One look-up as a scheduler makes it: a request id of its own each time, all blocks found, the lease given back.
   // Returns the microseconds until the answer.
   double Query(std::span<const state::BlockHash> hashes);
@@ -44,10 +47,12 @@ class BenchClient {
 
  private:
   void WaitJob(client::JobId job);
+  std::uint64_t& FirstWord(std::uint32_t block);
   void Step(std::span<const state::BlockHash> hashes, std::uint64_t wait_ns);
 
   const std::string instance_;
-  std::vector<std::byte> pages_;
+  const std::uint64_t page_bytes_;
+  std::vector<std::byte> pages_;  // each begins with a word of its own
   std::unique_ptr<client::CacheClient> client_;
   std::uint32_t layout_blocks_;
   std::uint64_t sequence_ = 0;
