@@ -55,7 +55,9 @@ class CacheUnderReplay {
     cache_->Touch(refs_, now_ns);
     slots_.clear();
     for (std::size_t at = matched; at < hashes_.size(); ++at) {
-      const cache::ReserveOutcome reserved = cache_->Reserve(kRow, hashes_[at], 0, now_ns);
+      cache::ReserveRequest reserve{.row = kRow, .hash = hashes_[at], .depth = static_cast<std::uint32_t>(at)};
+      if (at > 0) reserve.parent = hashes_[at - 1];
+      const cache::ReserveOutcome reserved = cache_->Reserve(reserve, now_ns);
       if (reserved.status != cache::ReserveStatus::kSlot) break;
       slots_.push_back(reserved.slot);
     }

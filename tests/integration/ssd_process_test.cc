@@ -21,10 +21,7 @@ class SsdProcess : public ManagerWorld {
     ManagerWorld::SetUp();
     file_ = (directory_ / "store").string();
   }
-  // The policy is one that keeps what was loaded last, which is what Restore asks for right after.
-  std::unique_ptr<Program> StartWithSsd() {
-    return StartManager({"--ssd-path", file_, "--ssd-bytes", "32MiB", "--eviction-policy", "lru"});
-  }
+  std::unique_ptr<Program> StartWithSsd() { return StartManager({"--ssd-path", file_, "--ssd-bytes", "32MiB"}); }
   void KillManager(Program& manager) {
     manager.Signal(SIGKILL);
     ASSERT_EQ(manager.WaitExit(), 128 + SIGKILL);

@@ -92,7 +92,7 @@ TEST(Adopt, TheTreeAndTheOrderOfUseComeBack) {
   // The pool has 16 slots: twelve new blocks fit, then the coldest leaf goes, before its parent.
   std::uint64_t number = 1000;
   const auto reserve = [&] {
-    return next.cache->Reserve(kRow, TestCache::Hash(number++), 0, 1U << 30U).status == ReserveStatus::kSlot;
+    return next.cache->Reserve({kRow, TestCache::Hash(number++), 0}, 1U << 30U).status == ReserveStatus::kSlot;
   };
   for (int i = 0; i < 12; ++i) ASSERT_TRUE(reserve());
   EXPECT_EQ(evict(), (std::set<std::uint64_t>{}));
@@ -113,7 +113,7 @@ TEST(Adopt, AnIncompleteBlockStaysOneAndIsTheFirstVictim) {
   EXPECT_EQ(next.outcome.adopted, 3U);
   EXPECT_TRUE(next.Has(100));
   EXPECT_FALSE(next.Has(101));
-  EXPECT_EQ(next.cache->Reserve(kRow, TestCache::Hash(101), 0, 5).status, ReserveStatus::kHaveIt);
+  EXPECT_EQ(next.cache->Reserve({kRow, TestCache::Hash(101), 0}, 5).status, ReserveStatus::kHaveIt);
   next.cache->Tick((1U << 30U) + kConfig.incomplete_after_ns);
   EXPECT_EQ(next.cache->counters().incomplete, 1U);
 }
@@ -151,7 +151,7 @@ TEST(Adopt, HeldBlocksAreServedAndStayHeldSlotsWait) {
   t.Add(kRow, kOne);
   ASSERT_TRUE(t.Publish(100, 0));
   ASSERT_TRUE(t.Publish(101, 1));
-  const auto writing = t.cache->Reserve(kRow, TestCache::Hash(102), 0, t.now).slot;
+  const auto writing = t.cache->Reserve({kRow, TestCache::Hash(102), 0}, t.now).slot;
   const std::uint32_t read = t.cache->Plan(t.Ref(101), 0)->slot.value();
   OneLife next(t.memory, 1, kOne, {}, {read, writing.index.value()});
   ASSERT_EQ(next.outcome.held.size(), 2U);
@@ -159,7 +159,7 @@ TEST(Adopt, HeldBlocksAreServedAndStayHeldSlotsWait) {
   // Four slots: 100, 101 (held), one that is being written (held), one that is free.
   std::vector<std::uint64_t> offsets;
   for (std::uint64_t block = 500; block < 510; ++block) {
-    const auto got = next.cache->Reserve(kRow, TestCache::Hash(block), 0, 9);
+    const auto got = next.cache->Reserve({kRow, TestCache::Hash(block), 0}, 9);
     if (got.status == ReserveStatus::kSlot) offsets.push_back(got.slot.offset);
   }
   EXPECT_EQ(offsets.size(), 1U) << "a child is held, so its parent stays too";
@@ -168,7 +168,7 @@ TEST(Adopt, HeldBlocksAreServedAndStayHeldSlotsWait) {
   EXPECT_TRUE(next.Has(101));
   for (const HeldSlot& held : next.outcome.held) next.cache->LetGo(held);
   for (std::uint64_t block = 600; block < 610; ++block) {
-    const auto got = next.cache->Reserve(kRow, TestCache::Hash(block), 0, 9);
+    const auto got = next.cache->Reserve({kRow, TestCache::Hash(block), 0}, 9);
     if (got.status == ReserveStatus::kSlot) offsets.push_back(got.slot.offset);
   }
   EXPECT_EQ(offsets.size(), 4U);
@@ -218,7 +218,7 @@ TEST(Adopt, EveryStopServesWhatWasStored) {
     const std::uint32_t ratio = component < 2 ? 1 : 2;
     if ((depth + 1) % ratio == 0) {
       const state::BlockHash hash = TestCache::Hash(number(chain, depth));
-      const auto got = cache->Reserve(kRow, hash, component, step);
+      const auto got = cache->Reserve({kRow, hash, component}, step);
       if (got.status == ReserveStatus::kSlot && prng.Below(8) == 0) {
         ASSERT_TRUE(cache->AbortReserved(got.slot.index, got.slot.generation));
       } else if (got.status == ReserveStatus::kSlot) {

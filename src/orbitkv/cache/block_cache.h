@@ -11,8 +11,9 @@
 // it, so that the tree keeps its shape; it is never served.
 //
 // A slot's way: Reserve hands it to one writer (not in the index; several writers of one key have slots of their own),
-// Commit makes it the component's slot or frees it when another writer was first. Dropped bytes that a grant still
-// reads stay untouched until the last granted pin is gone (draining).
+// Commit makes it the component's slot or frees it when another writer was first. Meanwhile the block that it will
+// continue counts it as one that does, so that a prompt on its way in does not push out its own beginning. Dropped
+// bytes that a grant still reads stay untouched until the last granted pin is gone (draining).
 //
 // Pins: *found* pins belong to leases; they keep a block until the LeaseRevoker gives leases up under pressure.
 // *Granted* pins belong to copies under way; nothing takes those blocks or moves their bytes.
@@ -97,6 +98,14 @@ enum class ReserveStatus : std::uint8_t {
   kNotNow = 3,  // nothing can be evicted, or the component is being verified
 };
 
+struct ReserveRequest {
+  NamespaceRow row{};
+  state::BlockHash hash{};
+  std::uint32_t component = 0;
+  std::optional<state::BlockHash> parent{};  // as in the commit that is to follow
+  std::uint32_t depth = 0;
+};
+
 struct ReserveOutcome {
   ReserveStatus status = ReserveStatus::kNotNow;
   pool::Slot slot{};  // with kSlot; slot.slot_bytes is the slot's size, at least the component's
@@ -113,7 +122,7 @@ struct CommitRequest {
   std::uint64_t checksum = 0;
   std::uint32_t prompt_tokens = 0;
   std::uint32_t answer_tokens = 0;
-  bool saved = false;  // it came from behind the pool
+  bool saved = false;  // it came from behind the pool, for somebody who will use it
 };
 
 enum class CommitOutcome : std::uint8_t {
@@ -242,7 +251,7 @@ class BlockCache {
   void UnpinGranted(BlockRef ref);
 
   // ---- publish ----
-  ReserveOutcome Reserve(NamespaceRow row, const state::BlockHash& hash, std::uint32_t component, std::uint64_t now_ns);
+  ReserveOutcome Reserve(const ReserveRequest& request, std::uint64_t now_ns);
   CommitOutcome Commit(const CommitRequest& request, std::uint64_t now_ns);
   // kStale when the slot is not reserved under that generation (any more).
   Status AbortReserved(pool::SlotIndex slot, std::uint64_t generation);
@@ -302,7 +311,7 @@ class BlockCache {
   struct SlotNode {
     std::uint64_t generation = 0;
     std::uint32_t owner = kNone;  // entry; of a reserved slot the namespace row
-    std::uint32_t next = kNone;   // slot of the same entry
+    std::uint32_t next = kNone;   // slot of the same entry; of a reserved slot the entry that it holds as its parent
     std::uint32_t component = 0;
     SlotUse use = SlotUse::kNone;
     SaveState save = SaveState::kNot;
@@ -326,7 +335,7 @@ class BlockCache {
     std::uint64_t waiting_since_ns = 0;
     std::uint32_t first_slot = kNone;
     std::uint32_t parent = kNone;
-    std::uint32_t children = 0;
+    std::uint32_t children = 0;  // entries, and reserved slots of what will be such
     std::uint32_t depth = 0;
     std::uint32_t present = 0;         // components with a slot, with the suspect ones
     std::uint32_t sparse_present = 0;  // of those, in sparse groups
@@ -446,6 +455,9 @@ class BlockCache {
   bool Revoke(std::uint32_t& budget);
 
   // publish.cc
+  std::uint32_t FindParent(const ReserveRequest& request, const GroupSpec& group, bool make);
+  void HoldParent(std::uint32_t parent);
+  void ReleaseParent(std::uint32_t parent);
   std::expected<std::uint32_t, CommitOutcome> EntryFor(const CommitRequest& request, const Namespace& space);
   void Enter(std::uint32_t entry, std::uint32_t slot, const CommitRequest& request, const GroupSpec& group);
 

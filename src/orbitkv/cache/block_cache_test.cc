@@ -37,14 +37,14 @@ TEST(BlockCache, LimitsAreChecked) {
   EXPECT_EQ(t.cache->AddNamespace(kRow, kTwoShards).error().code, Code::kRefused);
   EXPECT_EQ(t.cache->ComponentCount(kRow), 1U);
   EXPECT_EQ(t.cache->ComponentCount(NamespaceRow(2)), 0U);
-  EXPECT_EQ(t.cache->Reserve(NamespaceRow(2), TestCache::Hash(1), 0, 1).status, ReserveStatus::kNotNow);
-  EXPECT_EQ(t.cache->Reserve(kRow, TestCache::Hash(1), 1, 1).status, ReserveStatus::kNotNow);
+  EXPECT_EQ(t.cache->Reserve({NamespaceRow(2), TestCache::Hash(1), 0}, 1).status, ReserveStatus::kNotNow);
+  EXPECT_EQ(t.cache->Reserve({kRow, TestCache::Hash(1), 1}, 1).status, ReserveStatus::kNotNow);
 }
 
 TEST(BlockCache, PublishedBlockIsFoundAndPlanned) {
   TestCache t(4);
   t.Add(kRow, {{.group = 7, .shard = 2, .slot_bytes = 3000}});
-  const ReserveOutcome reserved = t.cache->Reserve(kRow, TestCache::Hash(5), 0, 1);
+  const ReserveOutcome reserved = t.cache->Reserve({kRow, TestCache::Hash(5), 0}, 1);
   ASSERT_EQ(reserved.status, ReserveStatus::kSlot);
   EXPECT_EQ(reserved.slot.slot_bytes, 3072U);
   EXPECT_FALSE(t.Has(5));  // a slot being written is not in the index
@@ -62,7 +62,7 @@ TEST(BlockCache, PublishedBlockIsFoundAndPlanned) {
   EXPECT_EQ(plan->payload_bytes, 3000U);
   EXPECT_EQ(plan->slot, reserved.slot.index);
   EXPECT_EQ(t.cache->Plan(ref, 1).error().code, Code::kNotFound);
-  EXPECT_EQ(t.cache->Reserve(kRow, TestCache::Hash(5), 0, 2).status, ReserveStatus::kHaveIt);
+  EXPECT_EQ(t.cache->Reserve({kRow, TestCache::Hash(5), 0}, 2).status, ReserveStatus::kHaveIt);
   EXPECT_EQ(t.cache->gauges().complete, 1U);
   EXPECT_EQ(t.cache->gauges().reserved_slots, 0U);
 }
@@ -72,11 +72,11 @@ TEST(BlockCache, ANamespaceIsForgottenWhenNothingBelongsToIt) {
   const NamespaceRow row(2);
   EXPECT_TRUE(t.cache->ForgetNamespace(row)) << "unknown";
   t.Add(row, {{.group = 0, .shard = 0, .slot_bytes = 3000}});
-  const ReserveOutcome aborted = t.cache->Reserve(row, TestCache::Hash(5), 0, 1);
+  const ReserveOutcome aborted = t.cache->Reserve({row, TestCache::Hash(5), 0}, 1);
   EXPECT_EQ(t.cache->ForgetNamespace(row).error().code, Code::kBusy) << "a slot is being written";
   ASSERT_TRUE(t.cache->AbortReserved(aborted.slot.index, aborted.slot.generation));
   ASSERT_TRUE(t.Publish(5, 0, 0, row));
-  const ReserveOutcome second = t.cache->Reserve(row, TestCache::Hash(5), 0, 1);
+  const ReserveOutcome second = t.cache->Reserve({row, TestCache::Hash(5), 0}, 1);
   EXPECT_EQ(second.status, ReserveStatus::kHaveIt);
   const BlockRef ref = t.Ref(5, row);
   EXPECT_EQ(t.cache->ForgetNamespace(row).error().code, Code::kBusy);
@@ -85,7 +85,7 @@ TEST(BlockCache, ANamespaceIsForgottenWhenNothingBelongsToIt) {
   EXPECT_EQ(t.cache->ForgetNamespace(row).error().code, Code::kBusy) << "a reader still has it";
   t.cache->UnpinGranted(ref);
   ASSERT_TRUE(t.cache->ForgetNamespace(row));
-  EXPECT_EQ(t.cache->Reserve(row, TestCache::Hash(5), 0, 1).status, ReserveStatus::kNotNow);
+  EXPECT_EQ(t.cache->Reserve({row, TestCache::Hash(5), 0}, 1).status, ReserveStatus::kNotNow);
   t.Add(row, {{.group = 1, .shard = 0, .slot_bytes = 500}, {.group = 1, .shard = 1, .slot_bytes = 500}});
   EXPECT_EQ(t.cache->ComponentCount(row), 2U);
 }
@@ -113,7 +113,7 @@ TEST(BlockCache, BlockIsServedWithItsLastComponent) {
   t.Add(kRow, kTwoShards);
   ASSERT_TRUE(t.Publish(1, 0, 0));
   EXPECT_FALSE(t.Has(1));
-  EXPECT_EQ(t.cache->Reserve(kRow, TestCache::Hash(1), 0, 5).status, ReserveStatus::kHaveIt);
+  EXPECT_EQ(t.cache->Reserve({kRow, TestCache::Hash(1), 0}, 5).status, ReserveStatus::kHaveIt);
   ASSERT_TRUE(t.Publish(1, 0, 1));
   EXPECT_TRUE(t.Has(1));
   EXPECT_EQ(t.cache->counters().inserts, 1U);
@@ -128,8 +128,8 @@ TEST(BlockCache, BlockIsServedWithItsLastComponent) {
 TEST(BlockCache, FirstCommitWinsAndTheLoserIsFreed) {
   TestCache t(4);
   t.Add(kRow, kWholeUnit);
-  const auto one = t.cache->Reserve(kRow, TestCache::Hash(1), 0, 1);
-  const auto two = t.cache->Reserve(kRow, TestCache::Hash(1), 0, 1);
+  const auto one = t.cache->Reserve({kRow, TestCache::Hash(1), 0}, 1);
+  const auto two = t.cache->Reserve({kRow, TestCache::Hash(1), 0}, 1);
   ASSERT_EQ(two.status, ReserveStatus::kSlot);
   EXPECT_NE(one.slot.offset, two.slot.offset);
   EXPECT_EQ(t.cache->Commit(t.Request(1, 0, two.slot), 2), CommitOutcome::kStored);
@@ -144,7 +144,7 @@ TEST(BlockCache, ForeignOrWrongCommitsAreLost) {
   TestCache t(4);
   t.Add(kRow, kTwoShards);
   t.Add(NamespaceRow(2), kTwoShards);
-  const auto reserved = t.cache->Reserve(kRow, TestCache::Hash(1), 0, 1);
+  const auto reserved = t.cache->Reserve({kRow, TestCache::Hash(1), 0}, 1);
   CommitRequest request = t.Request(1, 0, reserved.slot);
   const auto lost = [&](auto change) {
     CommitRequest changed = request;
@@ -165,7 +165,7 @@ TEST(BlockCache, ForeignOrWrongCommitsAreLost) {
 TEST(BlockCache, DepthMustFollowTheTree) {
   TestCache t(8);
   t.Add(kRow, kWholeUnit);
-  const auto reserve = [&](std::uint64_t n) { return t.cache->Reserve(kRow, TestCache::Hash(n), 0, 1).slot; };
+  const auto reserve = [&](std::uint64_t n) { return t.cache->Reserve({kRow, TestCache::Hash(n), 0}, 1).slot; };
   CommitRequest orphan = t.Request(2, 1, reserve(2));
   orphan.parent.reset();
   EXPECT_EQ(t.cache->Commit(orphan, 1), CommitOutcome::kLost);
@@ -242,13 +242,15 @@ TEST(BlockCache, PoolOfOneSlot) {
   TestCache t(1);
   t.Add(kRow, kWholeUnit);
   ASSERT_TRUE(t.Publish(1, 0));
-  ASSERT_TRUE(t.Publish(2, 1));
+  EXPECT_FALSE(t.Publish(2, 1));  // room for what continues the block is not made from the block
+  EXPECT_TRUE(t.Has(1));
+  ASSERT_TRUE(t.Publish(2, 0));
   EXPECT_FALSE(t.Has(1));
   EXPECT_TRUE(t.Has(2));
   ASSERT_TRUE(t.cache->PinGranted(t.Ref(2)));
   EXPECT_FALSE(t.Publish(3, 0));
   t.cache->UnpinGranted(t.Ref(2));
-  const auto writing = t.cache->Reserve(kRow, TestCache::Hash(3), 0, ++t.now);
+  const auto writing = t.cache->Reserve({kRow, TestCache::Hash(3), 0}, ++t.now);
   ASSERT_EQ(writing.status, ReserveStatus::kSlot);
   EXPECT_FALSE(t.Publish(4, 0));  // a slot being written is nobody's victim
   EXPECT_TRUE(t.cache->AbortReserved(writing.slot.index, writing.slot.generation));
@@ -296,7 +298,7 @@ TEST(BlockCache, IncompleteBlocksGoFirst) {
   ASSERT_TRUE(t.Publish(7, 0, 1));
   EXPECT_TRUE(t.Has(1));
   EXPECT_TRUE(t.Has(7));
-  EXPECT_EQ(t.cache->Reserve(kRow, TestCache::Hash(2), 0, t.now).status, ReserveStatus::kSlot);
+  EXPECT_EQ(t.cache->Reserve({kRow, TestCache::Hash(2), 0}, t.now).status, ReserveStatus::kSlot);
 }
 
 TEST(BlockCache, RoomForAParentIsNotTakenFromItsChild) {
@@ -335,7 +337,7 @@ TEST(BlockCache, SuspectIsNeitherServedNorEvicted) {
   ASSERT_TRUE(t.Publish(2, 0));
   const BlockRef ref = t.Ref(1);
   const auto plan = t.cache->Plan(ref, 0);
-  const auto racing_writer = [&] { return t.cache->Reserve(kRow, TestCache::Hash(1), 0, ++t.now).status; };
+  const auto racing_writer = [&] { return t.cache->Reserve({kRow, TestCache::Hash(1), 0}, ++t.now).status; };
   ASSERT_TRUE(t.cache->MarkSuspect(ref, 0));
   ASSERT_TRUE(t.cache->MarkSuspect(ref, 0));
   EXPECT_FALSE(t.Has(1));
@@ -359,7 +361,7 @@ TEST(BlockCache, SuspectIsNeitherServedNorEvicted) {
 TEST(BlockCache, CommitOverSuspectIsLost) {
   TestCache t(4);
   t.Add(kRow, kWholeUnit);
-  const auto late = t.cache->Reserve(kRow, TestCache::Hash(1), 0, ++t.now);
+  const auto late = t.cache->Reserve({kRow, TestCache::Hash(1), 0}, ++t.now);
   ASSERT_TRUE(t.Publish(1, 0));
   ASSERT_TRUE(t.cache->MarkSuspect(t.Ref(1), 0));
   EXPECT_EQ(t.cache->Commit(t.Request(1, 0, late.slot), ++t.now), CommitOutcome::kLost);
@@ -479,7 +481,7 @@ TEST(BlockCache, IndexLimitEvictsAcrossSizes) {
   ASSERT_TRUE(t.cache->PinGranted(t.Ref(100, NamespaceRow(2))));
   ASSERT_TRUE(t.Publish(300, 0));
   ASSERT_TRUE(t.cache->PinGranted(t.Ref(300)));
-  const auto reserved = t.cache->Reserve(kRow, TestCache::Hash(301), 0, ++t.now);
+  const auto reserved = t.cache->Reserve({kRow, TestCache::Hash(301), 0}, ++t.now);
   EXPECT_EQ(t.cache->Commit(t.Request(301, 0, reserved.slot), t.now), CommitOutcome::kLost);
   EXPECT_EQ(t.pool->gauges().slots_writing, 0U);
 }

@@ -59,7 +59,7 @@ TEST(CacheGroups, ACommitFollowsTheGroupsRatio) {
   TestCache t(8);
   t.Add(kRow, kMixed, kMixedGroups);
   const auto outcome = [&](std::uint32_t depth, std::uint32_t ratio) {
-    const auto reserved = t.cache->Reserve(kRow, TestCache::Hash(500 + depth), 1, ++t.now);
+    const auto reserved = t.cache->Reserve({kRow, TestCache::Hash(500 + depth), 1}, ++t.now);
     return t.cache->Commit(t.Request(500 + depth, depth, reserved.slot, 1, kRow, ratio), t.now);
   };
   EXPECT_EQ(outcome(0, 2), CommitOutcome::kLost);

@@ -115,6 +115,8 @@ class Model final : public LeaseRevoker {
     EXPECT_EQ(gauges.found_pins + gauges.granted_pins + gauges.reserved_slots + gauges.suspect + gauges.draining, 0U);
     EXPECT_EQ(t_.pool->gauges().slots_writing, 0U);
     Check();
+    EvictEverything();
+    EXPECT_EQ(gauges.entries, 0U) << "kept for what ended";
   }
 
   const CacheCounters& counters() const { return t_.cache->counters(); }
@@ -146,7 +148,8 @@ class Model final : public LeaseRevoker {
     const Key key = RandomKey();
     const auto component = static_cast<std::uint32_t>(prng_.Below(Components(key)));
     const bool complete = Complete(key, component);
-    const auto outcome = t_.cache->Reserve(key.namespace_row(), TestCache::Hash(key.number()), component, t_.now);
+    const auto outcome = t_.cache->Reserve(
+        TestCache::ReserveOf(key.number(), key.depth, component, key.namespace_row(), Ratio(key, component)), t_.now);
     Trace(static_cast<std::uint64_t>(outcome.status));
     if (complete) {
       ASSERT_EQ(outcome.status, ReserveStatus::kHaveIt);
@@ -156,6 +159,20 @@ class Model final : public LeaseRevoker {
     ASSERT_TRUE(generations_.insert(outcome.slot.generation).second);
     ASSERT_FALSE(blocks_[key].suspect.contains(component));
     reserved_.push_back({key, component, outcome.slot});
+  }
+
+  void EvictEverything() {
+    for (std::uint32_t row = 1; row <= kRows; ++row) {
+      for (std::uint32_t component = 0; component < t_.cache->ComponentCount(NamespaceRow(row)); ++component) {
+        std::vector<pool::Slot> slots;
+        for (std::uint64_t number = 1'000'000;; ++number) {
+          const auto outcome = t_.cache->Reserve({NamespaceRow(row), TestCache::Hash(number), component}, t_.now);
+          if (outcome.status != ReserveStatus::kSlot) break;
+          slots.push_back(outcome.slot);
+        }
+        for (const pool::Slot& slot : slots) ASSERT_TRUE(t_.cache->AbortReserved(slot.index, slot.generation));
+      }
+    }
   }
 
   void Commit() {

@@ -1,4 +1,6 @@
 // Publishing into the cache: reserve, commit, abort.
+#include <utility>
+
 #include "orbitkv/base/check.h"
 #include "orbitkv/cache/block_cache.h"
 
@@ -10,18 +12,18 @@ constexpr int kMaxEvictionsPerReserve = 64;
 
 }  // namespace
 
-ReserveOutcome BlockCache::Reserve(NamespaceRow row, const state::BlockHash& hash, std::uint32_t component,
-                                   std::uint64_t now_ns) {
+ReserveOutcome BlockCache::Reserve(const ReserveRequest& request, std::uint64_t now_ns) {
   AdvanceClock(now_ns);
-  const Namespace* space = FindNamespace(row);
-  if (space == nullptr || component >= space->components.size()) {
+  const Namespace* space = FindNamespace(request.row);
+  if (space == nullptr || request.component >= space->components.size()) {
     ++counters_.not_now;
     return {};
   }
-  if (const std::uint32_t entry = Lookup(row, hash); entry != kNone) {
-    const std::uint32_t slot = FindComponent(entries_[entry], component);
+  const ComponentSpec& component = space->components[request.component];
+  if (const std::uint32_t entry = Lookup(request.row, request.hash); entry != kNone) {
+    const std::uint32_t slot = FindComponent(entries_[entry], request.component);
     if (slot != kNone && nodes_[slot].use == SlotUse::kPresent) {
-      TouchEntry(entry, 1U << space->components[component].group);
+      TouchEntry(entry, 1U << component.group);
       return {.status = ReserveStatus::kHaveIt};
     }
     if (slot != kNone) {
@@ -29,14 +31,22 @@ ReserveOutcome BlockCache::Reserve(NamespaceRow row, const state::BlockHash& has
       return {};
     }
   }
-  const std::uint64_t slot_bytes = pool::Pool::SlotBytes(space->components[component].slot_bytes);
+  const GroupSpec& group = space->groups[component.group].spec;
+  std::uint32_t parent = FindParent(request, group, false);
+  HoldParent(parent);
+  const std::uint64_t slot_bytes = pool::Pool::SlotBytes(component.slot_bytes);
   std::uint32_t revokes = config_.max_revokes;
   for (int evictions = 0; evictions < kMaxEvictionsPerReserve;) {
     if (const auto slot = pool_.Allocate(slot_bytes)) {
-      nodes_[slot->index.value()] = SlotNode{
-          .generation = slot->generation, .owner = row.value(), .component = component, .use = SlotUse::kReserved};
+      SlotNode& node = nodes_[slot->index.value()];
+      node = SlotNode{.generation = slot->generation,
+                      .owner = request.row.value(),
+                      .component = request.component,
+                      .use = SlotUse::kReserved};
       ++gauges_.reserved_slots;
-      ++row_users_[row.value()];
+      ++row_users_[request.row.value()];
+      if (parent == kNone) HoldParent(parent = FindParent(request, group, true));
+      node.next = parent;
       return {.status = ReserveStatus::kSlot, .slot = *slot};
     }
     if (MakeRoom(slot_bytes)) {
@@ -45,8 +55,31 @@ ReserveOutcome BlockCache::Reserve(NamespaceRow row, const state::BlockHash& has
       break;
     }
   }
+  ReleaseParent(parent);
   ++counters_.not_now;
   return {};
+}
+
+// The entry that the block will continue, kNone when there is none or its depth contradicts. Its parent may be on its
+// way in, too: make gives it an entry ahead of its bytes, if one is free, so that it is held once they come.
+std::uint32_t BlockCache::FindParent(const ReserveRequest& request, const GroupSpec& group, bool make) {
+  if (!group.dense || !request.parent || request.depth < group.ratio) return kNone;
+  const std::uint32_t depth = request.depth - group.ratio;
+  const std::uint32_t parent = Lookup(request.row, *request.parent);
+  if (parent == kNone) return make && free_entries_ != kNone ? NewEntry(request.row, *request.parent, depth) : kNone;
+  return entries_[parent].depth == depth ? parent : kNone;
+}
+
+void BlockCache::HoldParent(std::uint32_t parent) {
+  if (parent == kNone) return;
+  ++entries_[parent].children;
+  UpdateCandidate(parent);
+}
+
+void BlockCache::ReleaseParent(std::uint32_t parent) {
+  if (parent == kNone) return;
+  --entries_[parent].children;
+  Settle(parent);
 }
 
 CommitOutcome BlockCache::Commit(const CommitRequest& request, std::uint64_t now_ns) {
@@ -59,9 +92,16 @@ CommitOutcome BlockCache::Commit(const CommitRequest& request, std::uint64_t now
     ++counters_.lost_commits;
     return CommitOutcome::kLost;
   }
-  const auto index = EntryFor(request, *space);
+  std::uint32_t held = nodes_[slot].next;
+  auto index = EntryFor(request, *space);
+  if (!index && index.error() == CommitOutcome::kLost && held != kNone) {
+    // The parent's entry, where it was made ahead of the parent, may be the one that is lacking.
+    ReleaseParent(std::exchange(held, kNone));
+    index = EntryFor(request, *space);
+  }
   if (!index) {
     FreeSlot(slot);
+    ReleaseParent(held);
     --gauges_.reserved_slots;
     --row_users_[request.row.value()];
     ++(index.error() == CommitOutcome::kAlreadyThere ? counters_.already_there : counters_.lost_commits);
@@ -79,6 +119,7 @@ CommitOutcome BlockCache::Commit(const CommitRequest& request, std::uint64_t now
                                               .last_use_ns = now_ns_,
                                               .checksum = request.checksum}));
   Enter(*index, slot, request, space->groups[component.group].spec);
+  ReleaseParent(held);  // the entry does what the reservation did
   return CommitOutcome::kStored;
 }
 
@@ -118,9 +159,11 @@ Status BlockCache::AbortReserved(pool::SlotIndex slot, std::uint64_t generation)
       nodes_[slot.value()].generation != generation) {
     return Fail(Code::kStale, "the slot is not reserved under that generation", slot.value(), generation);
   }
+  const std::uint32_t held = nodes_[slot.value()].next;
   --row_users_[nodes_[slot.value()].owner];
   FreeSlot(slot.value());
   --gauges_.reserved_slots;
+  ReleaseParent(held);
   ++counters_.aborted;
   return {};
 }

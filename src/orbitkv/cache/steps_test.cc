@@ -93,7 +93,7 @@ TEST(CacheSteps, AMillionInserts) {
     request.depth = n % kChain;
     if (request.depth > 0) request.parent = HashOf(n - 1);
     auto from = NowNs();
-    const ReserveOutcome reserved = cache.Reserve(kRow, request.hash, 0, n);
+    const ReserveOutcome reserved = cache.Reserve({kRow, request.hash, 0}, n);
     reserve.Add(from);
     ASSERT_EQ(reserved.status, ReserveStatus::kSlot);
     request.slot = reserved.slot.index;

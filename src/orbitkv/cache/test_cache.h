@@ -51,10 +51,18 @@ struct TestCache {
     return request;
   }
 
+  // The same before it has a slot.
+  static ReserveRequest ReserveOf(std::uint64_t number, std::uint32_t depth, std::uint32_t component = 0,
+                                  NamespaceRow row = kRow, std::uint32_t ratio = 1) {
+    ReserveRequest request{.row = row, .hash = Hash(number), .component = component, .depth = depth};
+    if (depth >= ratio) request.parent = Hash(number - ratio);
+    return request;
+  }
+
   // Reserves and commits; false when there was no slot.
   bool Publish(std::uint64_t number, std::uint32_t depth, std::uint32_t component = 0, NamespaceRow row = kRow,
                std::uint32_t ratio = 1) {
-    const ReserveOutcome reserved = cache->Reserve(row, Hash(number), component, ++now);
+    const ReserveOutcome reserved = cache->Reserve(ReserveOf(number, depth, component, row, ratio), ++now);
     if (reserved.status != ReserveStatus::kSlot) return false;
     EXPECT_EQ(cache->Commit(Request(number, depth, reserved.slot, component, row, ratio), now), CommitOutcome::kStored);
     return true;

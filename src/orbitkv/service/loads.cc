@@ -100,7 +100,12 @@ std::vector<Loads::Read> Loads::Reserve(const Namespace& space, const Piece& pie
     return {};
   }
   for (std::size_t i = 0; i < reads.size(); ++i) {
-    const cache::ReserveOutcome reserved = cache_.Reserve(space.row, piece.hash, reads[i].component, now_ns);
+    const cache::ReserveOutcome reserved = cache_.Reserve({.row = space.row,
+                                                           .hash = piece.hash,
+                                                           .component = reads[i].component,
+                                                           .parent = reads[i].parent,
+                                                           .depth = piece.depth},
+                                                          now_ns);
     if (reserved.status != cache::ReserveStatus::kSlot) {
       // Making room for one shard may have taken another's.
       for (std::size_t j = 0; j < i; ++j) {

@@ -82,6 +82,13 @@ ReserveOutcome Reservations::Step(Reserve& reserve, std::uint64_t now_ns, std::v
   return {.reservation = id};
 }
 
+// The group's block before, none for its first one.
+std::optional<state::BlockHash> Reservations::ParentOf(const Reservation& reservation, std::uint32_t index) {
+  if (index > 0) return reservation.blocks[index - 1].hash;
+  if (reservation.header.first_depth > 0) return reservation.header.parent;
+  return std::nullopt;
+}
+
 wire::ReserveEntry Reservations::ReserveBlock(Reserve& reserve, Block& block, std::uint64_t now_ns) {
   Session& session = *reserve.reservation.session;
   const Instance& instance = *session.instance;
@@ -106,7 +113,13 @@ wire::ReserveEntry Reservations::ReserveBlock(Reserve& reserve, Block& block, st
       session.reserved_bytes + pool::Pool::SlotBytes(header.slot_bytes) > limits_.reserved_bytes_per_session();
   cache::ReserveOutcome outcome;
   if (!reserve.stopped && !over_budget && decided.value_or(true)) {
-    outcome = cache_.Reserve(instance.space->row, block.hash, component, now_ns);
+    const auto index = static_cast<std::uint32_t>(reserve.looked_at);
+    outcome = cache_.Reserve({.row = instance.space->row,
+                              .hash = block.hash,
+                              .component = component,
+                              .parent = ParentOf(reserve.reservation, index),
+                              .depth = instance.space->contract.KeyPosition(header.group, header.first_depth + index)},
+                             now_ns);
   }
   if (!decided) admissions.Decide(block.hash, component, outcome.status != cache::ReserveStatus::kNotNow);
   switch (outcome.status) {
@@ -196,11 +209,7 @@ wire::CommitOutcome Reservations::CommitBlock(Reservation& reservation, const wi
   request.row = space.row;
   request.hash = block.hash;
   request.depth = space.contract.KeyPosition(header.group, header.first_depth + entry.index);
-  if (entry.index > 0) {
-    request.parent = reservation.blocks[entry.index - 1].hash;
-  } else if (header.first_depth > 0) {
-    request.parent = header.parent;
-  }
+  request.parent = ParentOf(reservation, entry.index);
   request.component = space.ComponentOf(header.group, header.shard);
   request.slot = block.slot;
   request.generation = block.generation;

@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -77,6 +78,7 @@ class Reservations {
 
   Status Check(const Session& session, const wire::ReserveView& reserve) const;
   ReserveOutcome Step(Reserve& reserve, std::uint64_t now_ns, std::vector<wire::ReserveEntry>& out);
+  static std::optional<state::BlockHash> ParentOf(const Reservation& reservation, std::uint32_t index);
   wire::ReserveEntry ReserveBlock(Reserve& reserve, Block& block, std::uint64_t now_ns);
   CommitProgress StepCommit(const Session& session, ReservationId reservation,
                             std::span<const wire::CommitEntry> entries, std::uint64_t now_ns,

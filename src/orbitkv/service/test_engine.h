@@ -18,6 +18,7 @@
 
 #include "orbitkv/base/prng.h"
 #include "orbitkv/cache/block_cache.h"
+#include "orbitkv/cache/policies.h"
 #include "orbitkv/pool/pool.h"
 #include "orbitkv/service/service.h"
 #include "orbitkv/wire/pool_table.h"
@@ -67,6 +68,7 @@ struct WorldOptions {
   std::uint64_t page_bytes = 1000;  // two pages and their list take 2016 bytes
   std::uint32_t max_blocks = 8192;
   Limits limits;
+  cache::PolicyMaker policy = nullptr;  // LRU
 };
 
 class World {
@@ -81,7 +83,7 @@ class World {
     EXPECT_TRUE(pool_->AddReserved(options.pool_bytes).has_value());
     cache::CacheConfig cache_config;
     cache_config.max_blocks = options.max_blocks;
-    cache_ = Take(cache::BlockCache::Create(cache_config, *pool_));
+    cache_ = Take(cache::BlockCache::Create(cache_config, *pool_, options.policy));
     options_.limits.pool_bytes = options.pool_bytes;
     service_ = std::make_unique<Service>(options_.limits, *cache_);
   }
