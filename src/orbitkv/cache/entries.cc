@@ -125,7 +125,8 @@ void BlockCache::Attach(std::uint32_t index, std::uint32_t slot, const CommitReq
                                               .depth = entry.depth,
                                               .parent_key = request.parent ? KeyOf(request.row, *request.parent) : 0,
                                               .prompt_tokens = request.prompt_tokens,
-                                              .answer_tokens = request.answer_tokens});
+                                              .answer_tokens = request.answer_tokens,
+                                              .awaited = request.saved});
   }
   ++counters_.commits;
   const bool served = entry.lacking == 0;

@@ -24,6 +24,7 @@ struct BlockFacts {
   std::uint64_t parent_key = 0;     // of the block that it continues; 0 at depth 0
   std::uint32_t prompt_tokens = 0;  // of the request that brought it
   std::uint32_t answer_tokens = 0;
+  bool awaited = false;  // it was brought ahead of a use
 };
 
 class EvictionPolicy {

@@ -4,6 +4,7 @@
 //     independently;
 //  3. a multiplier for the class;
 //  4. the hazard of the class in one bin.
+// Blocks that are awaited lean on a log-normal time of their own, with the multiplier of their class.
 // A class with little data so differs from the pool only by what its features say, and needs no data in every bin.
 #include "orbitkv/cache/reuse_model.h"
 
@@ -19,10 +20,17 @@ constexpr double kTicksPerSecond = 1e9 / static_cast<double>(1U << kTickShift);
 constexpr double kFirstBinSeconds = 0.5;
 constexpr double kBinGrowth = 1.35;  // 32 bins reach 1.5 hours
 
+// The time to the next use, of the part of blocks that have one.
+struct LogNormal {
+  double chance = 0;
+  double log_seconds = 0;
+  double log_spread = 0;
+};
+
 // Before anything was seen: two blocks in five are used again, half of those within two and a half minutes.
-constexpr double kPriorChance = 0.4;
-constexpr double kPriorLogSeconds = 5.0;
-constexpr double kPriorLogSpread = 1.1;
+constexpr LogNormal kPrior{.chance = 0.4, .log_seconds = 5.0, .log_spread = 1.1};
+// What was brought ahead of a use: nine in ten are used, half of those within ten seconds.
+constexpr LogNormal kAwaitedPrior{.chance = 0.9, .log_seconds = 2.3, .log_spread = 1.5};
 
 // How much each level must see before it counts as much as what it leans on.
 constexpr double kPriorBlocks = 20;  // watched through a bin
@@ -40,11 +48,21 @@ struct Stretch {
   double ratio() const { return uses / time; }
 };
 
-// Of the prior: the part of blocks whose next use has come by then.
-double PriorUsed(double seconds) {
+// The part of blocks whose next use has come by then.
+double UsedBy(const LogNormal& prior, double seconds) {
   if (seconds <= 0) return 0;
-  return kPriorChance * 0.5 * std::erfc(-(std::log(seconds) - kPriorLogSeconds) / kPriorLogSpread * std::sqrt(0.5));
+  return prior.chance * 0.5 * std::erfc(-(std::log(seconds) - prior.log_seconds) / prior.log_spread * std::sqrt(0.5));
 }
+
+// Uses per tick between two ages.
+double HazardBetween(const LogNormal& prior, Ticks from, Ticks to) {
+  const double before = UsedBy(prior, from / kTicksPerSecond);
+  const double after = UsedBy(prior, to / kTicksPerSecond);
+  return (after - before) / ((1 - before) * static_cast<double>(to - from));
+}
+
+// Whether the class is one of turn and answer length.
+bool IsTurn(std::uint32_t cls) { return cls >= ReuseModel::kPaces && !ReuseModel::IsAwaited(cls); }
 
 // What a class is made of: its feature "turn and whether it was found", and its answer length (kAnswers for none).
 std::uint32_t TurnFeature(std::uint32_t cls) {
@@ -62,9 +80,8 @@ ReuseModel::ReuseModel() {
   double edge = kFirstBinSeconds * kTicksPerSecond;
   for (std::uint32_t bin = 1; bin <= kBins; ++bin, edge *= kBinGrowth) edges_[bin] = static_cast<Ticks>(edge);
   for (std::uint32_t bin = 0; bin < kBins; ++bin) {
-    const double before = PriorUsed(edges_[bin] / kTicksPerSecond);
-    const double after = PriorUsed(edges_[bin + 1] / kTicksPerSecond);
-    prior_[bin] = (after - before) / ((1 - before) * Width(bin));
+    prior_[bin] = HazardBetween(kPrior, edges_[bin], edges_[bin + 1]);
+    awaited_[bin] = HazardBetween(kAwaitedPrior, edges_[bin], edges_[bin + 1]);
   }
   Pool(0);
   for (std::uint32_t cls = 0; cls < kClasses; ++cls) MakeIndices(cls, 0);
@@ -96,6 +113,7 @@ void ReuseModel::Enter(std::uint32_t cls, std::uint32_t bin, Ticks touched) {
   Cell& cell = cells_[cls][bin];
   cell.touched_sum += touched;
   ++cell.inside;
+  has_awaited_ |= IsAwaited(cls);
 }
 
 void ReuseModel::Leave(std::uint32_t cls, std::uint32_t bin, Ticks touched, Ticks now, bool used) {
@@ -128,7 +146,7 @@ double ReuseModel::Watched(std::uint32_t cls, std::uint32_t bin, Ticks now) cons
 void ReuseModel::Pool(Ticks now) {
   Row uses{};
   Row watched{};
-  for (std::uint32_t cls = kPaces; cls < kClasses; ++cls) {
+  for (std::uint32_t cls = kPaces; cls < kAwaited; ++cls) {
     for (std::uint32_t bin = 0; bin < kBins; ++bin) {
       uses[bin] += cells_[cls][bin].uses;
       watched[bin] += Watched(cls, bin, now);
@@ -145,23 +163,23 @@ void ReuseModel::Pool(Ticks now) {
   for (std::uint32_t cls = 0; cls < kClasses; ++cls) {
     for (std::uint32_t bin = 0; bin < kBins; ++bin) {
       class_uses[cls] += cells_[cls][bin].uses;
-      expected[cls] += pooled_[bin] * Watched(cls, bin, now);
+      expected[cls] += Base(cls, bin) * Watched(cls, bin, now);
     }
     multiplier_[cls] = 1;
-    if (cls < kPaces) continue;
+    if (!IsTurn(cls)) continue;
     turn_uses[TurnFeature(cls)] += class_uses[cls];
     turn_expected[TurnFeature(cls)] += expected[cls];
   }
   std::array<double, kAnswers + 1> answer_uses{};
   std::array<double, kAnswers + 1> answer_expected{};
-  for (std::uint32_t cls = kPaces; cls < kClasses; ++cls) {
+  for (std::uint32_t cls = kPaces; cls < kAwaited; ++cls) {
     const std::uint32_t turn = TurnFeature(cls);
     multiplier_[cls] = (turn_uses[turn] + kFeatureUses) / (turn_expected[turn] + kFeatureUses);
     answer_uses[AnswerFeature(cls)] += class_uses[cls];
     answer_expected[AnswerFeature(cls)] += expected[cls] * multiplier_[cls];
   }
   for (std::uint32_t cls = 0; cls < kClasses; ++cls) {
-    if (cls >= kPaces) {
+    if (IsTurn(cls)) {
       const std::uint32_t answer = AnswerFeature(cls);
       multiplier_[cls] *= (answer_uses[answer] + kFeatureUses) / (answer_expected[answer] + kFeatureUses);
     }
@@ -175,7 +193,7 @@ void ReuseModel::MakeIndices(std::uint32_t cls, Ticks now) {
   std::array<Stretch, kBins> stretches;
   std::uint32_t count = 0;
   for (std::uint32_t bin = kBins; bin-- > 0;) {
-    const double leaned_on = std::max(pooled_[bin] * multiplier_[cls], 1e-12);
+    const double leaned_on = std::max(Base(cls, bin) * multiplier_[cls], 1e-12);
     const double weight = std::min(kBinUses / leaned_on, kMostBlocks * Width(bin));
     const double hazard = (cells_[cls][bin].uses + leaned_on * weight) / (Watched(cls, bin, now) + weight);
     const double used = -std::expm1(-hazard * Width(bin));
@@ -192,12 +210,13 @@ void ReuseModel::MakeIndices(std::uint32_t cls, Ticks now) {
 }
 
 std::uint32_t ReuseModel::RefreshStep(Ticks now) {
-  const std::uint32_t step = next_step_;
-  next_step_ = next_step_ == kClasses ? 0 : next_step_ + 1;
-  if (step == kClasses) {
+  if (next_step_ == kClasses) {
+    next_step_ = 0;
     Pool(now);
     return kClasses;
   }
+  const std::uint32_t step = next_step_++;
+  if (next_step_ == kAwaited && !has_awaited_) next_step_ = kClasses;
   MakeIndices(step, now);
   return step;
 }

@@ -82,13 +82,14 @@ class ReusePolicy final : public EvictionPolicy {
       Continue(*before, use);
     } else {
       TouchHistory::Use* parent = facts.depth == 0 ? nullptr : history_.Find(facts.parent_key);
-      use.turn = 1;
+      use.turn = facts.awaited ? 2 : 1;  // what is brought back was in an earlier request
       if (parent != nullptr) {
         if (parent->children < 0xff) ++parent->children;
-        if (!IsShared(*parent)) use.turn = HasPace(*parent) ? ReuseModel::kTurns : parent->turn;
+        if (!IsShared(*parent)) use.turn = HasPace(*parent) ? ReuseModel::kTurns : std::max(use.turn, parent->turn);
       }
       use.cls = ReuseModel::BroughtClass(use.turn, facts.prompt_tokens, facts.answer_tokens);
     }
+    if (facts.awaited) use.cls = ReuseModel::AwaitedClass(HasPace(use));
     blocks_[block] =
         Block{.key = facts.key, .touched = now_, .lane = static_cast<std::uint16_t>(facts.lane), .cls = use.cls};
     Remember(use);
@@ -160,21 +161,22 @@ class ReusePolicy final : public EvictionPolicy {
   };
 
   static bool IsShared(const TouchHistory::Use& use) { return use.children >= kSharedChildren; }
-  static bool HasPace(const TouchHistory::Use& use) { return use.cls < ReuseModel::kPaces; }
+  static bool HasPace(const TouchHistory::Use& use) { return ReuseModel::HasPace(use.cls); }
 
-  // A use by a request that found the block, or brought it back.
+  // A use by a request that found the block, or brought it back. The use that it was brought for is the same one.
   void Continue(const TouchHistory::Use& before, TouchHistory::Use& use) const {
     use.children = before.children;
     const Ticks age = now_ - before.touched;
-    const std::uint32_t turn = before.turn + (age < kSameRequestTicks ? 0U : 1U);
+    const bool awaited = ReuseModel::IsAwaited(before.cls);
+    const std::uint32_t turn = before.turn + (awaited || age < kSameRequestTicks ? 0U : 1U);
     if (!IsShared(use) && !HasPace(before) && turn <= ReuseModel::kTurns) {
       use.turn = static_cast<std::uint8_t>(turn);
       use.cls = ReuseModel::FoundClass(turn);
       return;
     }
     // A moving average over bins, which grow geometrically, so that one long pause does not count for much.
-    const std::uint32_t newest = model_.BinOf(age) * kPaceParts;
-    const std::uint32_t pace = HasPace(before) ? (kPaceWeight * before.turn + newest) / (kPaceWeight + 1) : newest;
+    std::uint32_t pace = model_.BinOf(age) * kPaceParts;
+    if (HasPace(before)) pace = awaited ? before.turn : (kPaceWeight * before.turn + pace) / (kPaceWeight + 1);
     use.turn = static_cast<std::uint8_t>(pace);
     use.cls = ReuseModel::PaceClass(pace / kPaceParts);
   }

@@ -185,5 +185,63 @@ TEST(ReusePolicy, APromptThatBeginsToGoGoesOn) {
   }
 }
 
+// What was loaded for somebody stays until he has used it, though new blocks and the next half minute are worth least.
+TEST(ReusePolicy, WhatWasBroughtAheadOfAUseStaysForIt) {
+  Lives lives(200);
+  std::uint64_t key = 1;
+  for (int i = 0; i < 60; ++i) {
+    lives.now_ns += kSecond;
+    lives.Insert({.key = key++ * kMixed, .prompt_tokens = 1000, .answer_tokens = 10});
+  }
+  std::set<std::uint32_t> awaited;
+  for (int i = 0; i < 40; ++i) {
+    lives.now_ns += kSecond / 100;
+    awaited.insert(lives.Insert({.key = key++ * kMixed, .awaited = true}));
+    lives.Remove(lives.policy->Victim(0).value());
+    lives.Insert({.key = key++ * kMixed, .prompt_tokens = 1000, .answer_tokens = 10});
+  }
+  for (int i = 0; i < 60; ++i) {
+    const std::uint32_t victim = lives.policy->Victim(0).value();
+    EXPECT_FALSE(awaited.contains(victim)) << i;
+    lives.Remove(victim);
+  }
+}
+
+// Bringing a block and the use that it was brought for are one use: a prompt is not older for having been away.
+TEST(ReusePolicy, TheUseThatABlockWasBroughtForIsNotAnother) {
+  Lives lives(4000);
+  std::map<std::uint64_t, std::vector<std::uint32_t>> due;
+  std::uint64_t key = 1;
+  const auto bring = [&] { return lives.Insert({.key = key++ * kMixed, .prompt_tokens = 1000, .answer_tokens = 10}); };
+  // All are used twice more, and never again.
+  for (int step = 0; step < 1500; ++step) {
+    lives.now_ns += kSecond;
+    while (lives.free.size() < 10) lives.Remove(lives.policy->Victim(0).value());
+    const std::uint32_t block = bring();
+    due[lives.now_ns + 40 * kSecond].push_back(block);
+    due[lives.now_ns + 80 * kSecond].push_back(block);
+    for (const std::uint32_t again : due[lives.now_ns]) lives.policy->OnTouch(again, lives.now_ns);
+  }
+  while (const auto victim = lives.policy->Victim(0)) lives.Remove(*victim);
+  std::vector<std::uint32_t> thrice;
+  std::vector<std::uint32_t> twice;
+  for (int i = 0; i < 20; ++i) thrice.push_back(bring());
+  lives.now_ns += 40 * kSecond;
+  for (const std::uint32_t block : thrice) lives.policy->OnTouch(block, lives.now_ns);
+  lives.now_ns += 35 * kSecond;
+  for (int i = 0; i < 20; ++i) twice.push_back(lives.Insert({.key = key++ * kMixed, .awaited = true}));
+  lives.now_ns += 5 * kSecond;
+  for (int i = 0; i < 20; ++i) {
+    lives.policy->OnTouch(thrice[i], lives.now_ns);
+    lives.policy->OnTouch(twice[i], lives.now_ns);
+  }
+  lives.now_ns += 38 * kSecond;
+  for (int i = 0; i < 20; ++i) {
+    const std::uint32_t victim = lives.policy->Victim(0).value();
+    EXPECT_TRUE(std::ranges::find(thrice, victim) != thrice.end()) << i;
+    lives.Remove(victim);
+  }
+}
+
 }  // namespace
 }  // namespace orbitkv::cache

@@ -91,6 +91,12 @@ TEST(ReuseModel, ClassesAreApart) {
     }
   }
   for (std::uint32_t pace = 0; pace < ReuseModel::kBins; ++pace) ++seen[ReuseModel::PaceClass(pace)];
+  for (const bool has_pace : {false, true}) {
+    const std::uint8_t cls = ReuseModel::AwaitedClass(has_pace);
+    ++seen[cls];
+    EXPECT_TRUE(ReuseModel::IsAwaited(cls));
+    EXPECT_EQ(ReuseModel::HasPace(cls), has_pace);
+  }
   EXPECT_EQ(seen.size(), ReuseModel::kClasses);
   EXPECT_EQ(ReuseModel::FoundClass(100), ReuseModel::FoundClass(ReuseModel::kTurns));
 }
@@ -106,6 +112,34 @@ TEST(ReuseModel, StartsWithAPriorByAge) {
   }
   EXPECT_GT(best, 5U);
   EXPECT_LT(best, 25U);
+}
+
+// What was brought ahead of a use is worth more than anything else at once, and less the longer that does not come.
+TEST(ReuseModel, TheAwaitedAreWorthMostAtFirst) {
+  const ReuseModel model;
+  const std::uint8_t awaited = ReuseModel::AwaitedClass(false);
+  for (std::uint32_t bin = 0; bin < ReuseModel::kBins; ++bin) {
+    EXPECT_GT(model.index(awaited, 0), 3 * model.index(ReuseModel::FoundClass(1), bin));
+  }
+  EXPECT_LT(model.index(awaited, model.BinOf(600U << (30 - kTickShift))), model.index(awaited, 0) / 3);
+}
+
+// Those that wait in vain are learned from, and say nothing about the others.
+TEST(ReuseModel, TheAwaitedAreLearnedByThemselves) {
+  ReuseModel model;
+  const ReuseModel fresh;
+  const std::uint8_t awaited = ReuseModel::AwaitedClass(false);
+  for (std::uint32_t bin = 0; bin < 20; ++bin) {
+    for (int i = 0; i < 500; ++i) {
+      model.Enter(awaited, bin, 0);
+      model.Leave(awaited, bin, 0, model.edge(bin + 1), false);
+    }
+  }
+  for (std::uint32_t round = 0; round <= 2 * ReuseModel::kClasses + 1; ++round) model.RefreshStep(model.edge(20));
+  EXPECT_LT(10 * model.index(awaited, 0), fresh.index(awaited, 0));
+  for (std::uint32_t bin = 0; bin < 20; ++bin) {
+    EXPECT_FLOAT_EQ(model.index(ReuseModel::FoundClass(1), bin), fresh.index(ReuseModel::FoundClass(1), bin));
+  }
 }
 
 // What was seen of one class tells about another by the features that they share.

@@ -40,6 +40,17 @@ TEST_F(DefaultPolicyTest, AWarmUpDoesNotPushOutItsOwnBlocks) {
   ExpectQuiet();
 }
 
+TEST_F(DefaultPolicyTest, WhatWasWarmedUpOutlivesWhatComesAfterIt) {
+  const auto chain = Chain(1, 20);
+  WarmUp(chain);
+  for (std::uint64_t prompt = 200; prompt < 220; ++prompt) {
+    After(100 * kMs);
+    EXPECT_EQ(world_.Publish(session_, Chain(prompt, 4)), 4U);
+  }
+  EXPECT_EQ(world_.Found(session_, 7, chain), 20U);
+  ExpectQuiet();
+}
+
 // The engine computes what follows and publishes it: its beginning is not what makes room for that.
 TEST_F(DefaultPolicyTest, APublishDoesNotPushOutWhatItContinues) {
   const auto chain = Chain(1, 50);
