@@ -20,9 +20,11 @@ namespace {
 constexpr std::uint64_t kPoolBytes = 1U << 20U;
 constexpr std::uint32_t kHashes = 16;
 constexpr AskedBlocks kAsked{.count = 2, .slot_bytes = 4160};
-// A block of each of two groups.
-constexpr AskedBlock kPlanned[] = {{.group = 0, .place = 0, .slot_bytes = 4160},
-                                   {.group = 1, .place = 3, .slot_bytes = 576}};
+// A block of each of two groups, and two of the only one.
+constexpr AskedBlock kOfTwoGroups[] = {{.group = 0, .place = 0, .slot_bytes = 4160},
+                                       {.group = 1, .place = 3, .slot_bytes = 576}};
+constexpr AskedBlock kOfOneGroup[] = {{.group = 0, .place = 0, .slot_bytes = 4160},
+                                      {.group = 0, .place = 1, .slot_bytes = 4160}};
 
 const PoolMap& Pool() {
   static const os::UniqueFd fd = [] {
@@ -43,14 +45,14 @@ void CheckSlots(std::vector<SlotRange> slots) {
   }
 }
 
-void ReadPlanOf(std::uint16_t abi, std::span<const std::byte> payload) {
-  const auto plan = ReadPlan(abi, payload, Pool(), kPlanned);
+void ReadPlanOf(std::uint16_t abi, std::span<const std::byte> payload, std::span<const AskedBlock> asked) {
+  const auto plan = ReadPlan(abi, payload, Pool(), asked);
   if (!plan) return;
-  ORBITKV_CHECK(plan->size() == std::size(kPlanned));
+  ORBITKV_CHECK(plan->size() == asked.size());
   std::vector<SlotRange> slots;
   for (const wire::PlanEntry& entry : *plan) {
-    const AskedBlock& asked = kPlanned[slots.size()];
-    ORBITKV_CHECK(entry.group == asked.group && entry.block == asked.place && entry.slot_bytes == asked.slot_bytes);
+    const AskedBlock& block = asked[slots.size()];
+    ORBITKV_CHECK(entry.group == block.group && entry.block == block.place && entry.slot_bytes == block.slot_bytes);
     slots.push_back({entry.offset, entry.slot_bytes});
   }
   CheckSlots(std::move(slots));
@@ -107,8 +109,11 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (size == 0) return 0;
   const FuzzInput input(data, size);
   switch (input.choice % 9) {
-    case 0: ReadPlanOf(2, input.payload); break;
-    case 1: ReadPlanOf(1, input.payload); break;
+    case 0:
+      ReadPlanOf(2, input.payload, kOfTwoGroups);
+      ReadPlanOf(2, input.payload, kOfOneGroup);
+      break;
+    case 1: ReadPlanOf(1, input.payload, kOfOneGroup); break;
     case 2: ReadReservedOf(input.payload); break;
     case 3:
       if (const auto outcomes = ReadCommitted(input.payload, kAsked.count)) {
