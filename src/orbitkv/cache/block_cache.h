@@ -255,6 +255,9 @@ class BlockCache {
   CommitOutcome Commit(const CommitRequest& request, std::uint64_t now_ns);
   // kStale when the slot is not reserved under that generation (any more).
   Status AbortReserved(pool::SlotIndex slot, std::uint64_t generation);
+  // The writer takes long: what its block continues may be evicted again. Nothing when the slot is not reserved under
+  // that generation (any more).
+  void LetParentGo(pool::SlotIndex slot, std::uint64_t generation);
   // The writer of a missing component is gone: the block is among the first victims from now on.
   void WriterLost(NamespaceRow row, const state::BlockHash& hash);
 

@@ -154,6 +154,13 @@ void BlockCache::Enter(std::uint32_t index, std::uint32_t slot, const CommitRequ
   UpdateCandidate(index);
 }
 
+void BlockCache::LetParentGo(pool::SlotIndex slot, std::uint64_t generation) {
+  if (slot.value() >= nodes_.size()) return;
+  SlotNode& node = nodes_[slot.value()];
+  if (node.use != SlotUse::kReserved || node.generation != generation) return;
+  ReleaseParent(std::exchange(node.next, kNone));
+}
+
 Status BlockCache::AbortReserved(pool::SlotIndex slot, std::uint64_t generation) {
   if (slot.value() >= nodes_.size() || nodes_[slot.value()].use != SlotUse::kReserved ||
       nodes_[slot.value()].generation != generation) {

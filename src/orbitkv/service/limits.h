@@ -56,9 +56,10 @@ struct Limits {
   std::uint64_t save_sketch_blocks = 1U << 20U;  // kReuse: blocks that are told apart, two bytes each
 
   std::uint32_t reservations_per_session = 256;
-  std::uint32_t reserved_percent_per_session = 25;  // of pool_bytes, slots being written
-  std::uint32_t admissions_remembered = 65'536;     // per instance
-  std::uint32_t verifications = 1024;               // slots whose bytes are being checked again
+  std::uint32_t reserved_percent_per_session = 25;      // of pool_bytes, slots being written
+  std::uint64_t reservation_holds_ns = 10'000'000'000;  // the blocks that it continues
+  std::uint32_t admissions_remembered = 65'536;         // per instance
+  std::uint32_t verifications = 1024;                   // slots whose bytes are being checked again
 
   std::uint64_t lease_bytes_per_instance() const { return pool_bytes / 100 * lease_percent_per_instance; }
   std::uint64_t lease_bytes_per_session() const { return pool_bytes / 100 * lease_percent_per_session; }

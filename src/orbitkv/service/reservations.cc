@@ -76,6 +76,7 @@ ReserveOutcome Reservations::Step(Reserve& reserve, std::uint64_t now_ns, std::v
   }
   if (end < blocks.size()) return {.more = true};
   if (reserve.reservation.open_slots == 0) return {};
+  reserve.reservation.reserved_ns = now_ns;
   const ReservationId id(next_reservation_++);
   ++reserve.reservation.session->reservations;
   reservations_.emplace_hint(reservations_.end(), id, std::move(reserve.reservation));
@@ -253,6 +254,22 @@ void Reservations::EndSession(Session& session) {
     found = next;
   }
   ORBITKV_CHECK(session.reservations == 0 && session.reserved_bytes == 0);
+}
+
+// One reservation in a call, so that no call takes long.
+void Reservations::Tick(std::uint64_t now_ns) {
+  const auto oldest = reservations_.lower_bound(first_holding_);
+  if (oldest == reservations_.end() || now_ns - oldest->second.reserved_ns < limits_.reservation_holds_ns) return;
+  for (const Block& block : oldest->second.blocks) {
+    if (!block.slot.is_none()) cache_.LetParentGo(block.slot, block.generation);
+  }
+  first_holding_ = ReservationId(oldest->first.value() + 1);
+}
+
+std::optional<std::uint64_t> Reservations::NextDeadline() const {
+  const auto oldest = reservations_.lower_bound(first_holding_);
+  if (oldest == reservations_.end()) return std::nullopt;
+  return oldest->second.reserved_ns + limits_.reservation_holds_ns;
 }
 
 Reservations::ReservationMap::iterator Reservations::Find(const Session& session, ReservationId reservation) {

@@ -6,7 +6,8 @@
 // Threads: one. Blocks: no. Units: bytes of slots as the pool rounds them; blocks.
 // Errors: as service.h says of each call.
 // Invariant: a reservation has at least one slot that is being written; it ends by its session only, never by time,
-//            because the session may still be writing.
+//            because the session may still be writing. After a while it keeps no more than that: the blocks that it
+//            continues may be evicted again.
 #pragma once
 
 #include <cstdint>
@@ -48,6 +49,8 @@ class Reservations {
   void Abort(const Session& session, ReservationId reservation);
 
   void EndSession(Session& session);
+  void Tick(std::uint64_t now_ns);
+  std::optional<std::uint64_t> NextDeadline() const;
   void ForgetInstance(InstanceId instance) { admissions_.erase(instance); }
   void Export(Gauges& gauges) const;
 
@@ -63,6 +66,7 @@ class Reservations {
     wire::ReserveHeader header{};
     std::vector<Block> blocks;
     std::size_t open_slots = 0;
+    std::uint64_t reserved_ns = 0;  // rises with the ids
   };
   struct Reserve {
     Reservation reservation;
@@ -98,6 +102,7 @@ class Reservations {
   ReservationMap reservations_;
   std::map<InstanceId, Admissions> admissions_;
   std::uint64_t next_reservation_ = 1;
+  ReservationId first_holding_{1};  // none before it keeps what it continues
   std::uint64_t reserved_slots_ = 0;
   std::uint64_t reserved_bytes_ = 0;
 };

@@ -437,14 +437,16 @@ void Service::VerifyDone(std::uint64_t request_id, bool equal, std::uint64_t now
 void Service::Tick(std::uint64_t now_ns) {
   parts_->leases.Tick(parts_->At(now_ns));
   parts_->operations.Tick(parts_->now_ns);
+  parts_->reservations.Tick(parts_->now_ns);
   parts_->cache.Tick(parts_->now_ns);
   parts_->earlier.Tick(parts_->now_ns);
 }
 
 std::optional<std::uint64_t> Service::NextDeadline() const {
   std::optional<std::uint64_t> first;
-  for (const std::optional<std::uint64_t> one : {parts_->leases.NextDeadline(), parts_->operations.NextDeadline(),
-                                                 parts_->cache.next_deadline_ns(), parts_->earlier.NextDeadline()}) {
+  for (const std::optional<std::uint64_t> one :
+       {parts_->leases.NextDeadline(), parts_->operations.NextDeadline(), parts_->reservations.NextDeadline(),
+        parts_->cache.next_deadline_ns(), parts_->earlier.NextDeadline()}) {
     if (one && (!first || *one < *first)) first = one;
   }
   return first;

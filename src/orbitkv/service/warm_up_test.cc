@@ -63,5 +63,23 @@ TEST_F(DefaultPolicyTest, APublishDoesNotPushOutWhatItContinues) {
   ExpectQuiet();
 }
 
+// An engine that hangs in the middle of a publish costs its own slots, not the prompts that it was extending.
+TEST_F(DefaultPolicyTest, AWriterThatTakesLongKeepsItsSlotOnly) {
+  const auto prompt = Chain(100, 4);
+  const auto next = Chain(100, 5);
+  ASSERT_TRUE(world_.TryReserve(session_, std::span(next).last(1), 0, 4, prompt[3]));
+  EXPECT_EQ(world_.Publish(session_, Chain(300, 62)), 59U);
+  EXPECT_EQ(world_.Found(session_, 7, prompt), 4U);
+  EXPECT_TRUE(world_.ReleaseLease(session_, world_.Query(session_, 7, prompt).lease));
+  After(9 * kSecond);
+  EXPECT_EQ(world_.Publish(session_, Chain(301, 62)), 59U);
+  ASSERT_TRUE(world_.service().NextDeadline());
+  EXPECT_LE(*world_.service().NextDeadline(), world_.now() + kSecond);
+  After(kSecond);
+  EXPECT_EQ(world_.Publish(session_, Chain(302, 62)), 62U);
+  EXPECT_LE(world_.Found(session_, 7, prompt), 1U);
+  ExpectQuiet();
+}
+
 }  // namespace
 }  // namespace orbitkv::service
