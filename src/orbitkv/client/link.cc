@@ -211,7 +211,7 @@ Result<std::unique_ptr<Life>> Link::Connect() {
       life->SetPool(std::move(kept_pool_));
       return life;
     }
-    kept_pool_.reset();
+    // Another one: it goes as soon as this session has registered.
     auto pool = PoolMap::Open(control.pool_fd(), description);
     if (!pool) {
       SayOnce(pool.error().code, pool.error().text);
@@ -283,6 +283,9 @@ void Link::Serve(Life& life) {
       drained_at = os::DeadlineAfter(kRefusedPauseNs);
     }
     if (now >= register_at) TryRegister(life, &register_at);
+    // Whoever lets go of a pool last frees its memory, which takes long: only now, when the engine has its cache again.
+    kept_pool_.reset();
+    now = os::MonotonicNs();
     if (now >= populate_at) {
       const std::uint64_t began = now;
       const std::uint64_t bytes = life.pool()->PopulateNext();

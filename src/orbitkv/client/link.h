@@ -4,7 +4,8 @@
 //
 // A lost Manager's Life takes no new pins; when the last pin is gone (copies in flight have ended) it is destroyed, and
 // only then the thread connects again. Its pool is unmapped and closed with it, unless a later Manager may serve the
-// same memory: then the map waits for that, and is used again where it is the same pool.
+// same memory: then the map waits for that, and is used again where it is the same pool; where it is another one, it
+// goes once the new session has registered.
 //
 // Owns: the Life, the thread, the retry state. Threads: every call from any thread. Blocks: WaitUp until its deadline;
 // Ask and OpenPublish until the call's deadline; Stop until the pins are gone. Units: CLOCK_MONOTONIC nanoseconds.

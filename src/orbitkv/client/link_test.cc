@@ -1,9 +1,14 @@
+#include <atomic>
+#include <fstream>
+#include <sstream>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "orbitkv/client/client_fixture.h"
 #include "orbitkv/client/pool_map.h"
 #include "orbitkv/os/memfd.h"
+#include "orbitkv/wire/lifecycle.pb.h"
 
 namespace orbitkv::client {
 namespace {
@@ -160,6 +165,64 @@ TEST_F(LinkTest, ALostManagerIsReplacedAndOldLeasesNameNothing) {
   ASSERT_TRUE(client_->ReleaseLease(old.lease));
   EXPECT_EQ(Counter("releases"), 0U);
   EXPECT_EQ(Counter("losses"), 1U);
+}
+
+bool IsMapped(ino_t inode) {
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    std::istringstream fields(line);
+    std::string skipped;
+    ino_t found = 0;
+    fields >> skipped >> skipped >> skipped >> skipped >> found;
+    if (found == inode) return true;
+  }
+  return false;
+}
+
+// Its pool outlives it, as clients are told.
+class KeptManager : public FakeManager, private channel::Seats {
+ public:
+  explicit KeptManager(const Options& options) : FakeManager(options) { bootstrap().seats = this; }
+  ~KeptManager() override { Stop(); }
+  ino_t pool_inode() {
+    struct stat facts = {};
+    EXPECT_EQ(::fstat(bootstrap().pool_fds.front(), &facts), 0);
+    return facts.st_ino;
+  }
+  // Looks, when a client registers, whether this file is still mapped.
+  void LookFor(ino_t inode) { looked_for_ = inode; }
+  bool found() const { return found_; }
+
+  void OnFrame(SessionId session, std::uint64_t frame_id, std::uint32_t kind, std::vector<std::byte> payload) override {
+    if (kind == wire::FRAME_REGISTER && looked_for_ != 0) found_ = IsMapped(looked_for_);
+    FakeManager::OnFrame(session, frame_id, kind, std::move(payload));
+  }
+
+ private:
+  Result<Taken> Take(bool /*watched*/) override { return Taken{0, os::CreateMemfd("test", 1).value()}; }
+  void Give(std::uint32_t /*row*/) override {}
+
+  std::atomic<ino_t> looked_for_{0};
+  std::atomic<bool> found_{false};
+};
+
+// Freeing a large pool takes a second and more.
+TEST_F(LinkTest, ItRegistersBeforeItFreesThePoolOfTheManagerBefore) {
+  auto first = std::make_unique<KeptManager>(FakeManager::Options{.socket_path = options_.socket_path});
+  const ino_t inode = first->pool_inode();
+  ASSERT_TRUE(first->Start());
+  Connect();
+  first.reset();
+  ASSERT_TRUE(WaitForState(State::kDown));
+  EXPECT_TRUE(IsMapped(inode));
+  KeptManager second({.socket_path = options_.socket_path, .incarnation = {5, 6}});
+  second.LookFor(inode);
+  ASSERT_TRUE(second.Start());
+  ASSERT_TRUE(client_->WaitUp(os::DeadlineAfter(10 * kSecondNs)).value());
+  EXPECT_TRUE(second.found());
+  EXPECT_TRUE(Eventually([&] { return !IsMapped(inode); }));
+  EXPECT_EQ(Counter("pools_kept"), 0U);
+  client_.reset();
 }
 
 // The Manager is full of sessions that have lost their connection, this client's own among them.
