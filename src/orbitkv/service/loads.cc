@@ -8,6 +8,7 @@ namespace orbitkv::service {
 namespace {
 
 constexpr std::uint64_t kMeasuredBytes = 16U << 20U;
+constexpr std::uint64_t kBetweenNs = 1'000'000;
 // Afterwards the source may be another one: whoever wants to know has to try.
 constexpr std::uint64_t kMeasuredForNs = 10'000'000'000;
 
@@ -59,6 +60,7 @@ Loads::Start Loads::Begin(const Namespace& space, const Piece& piece, bool warm,
   if (bytes_ == 0) {
     measuring_since_ns_ = now_ns;
     measuring_bytes_ = 0;
+    measuring_goes_on_ = false;
   }
   for (const Read& read : reads) {
     bytes_ += read.slot_bytes;
@@ -162,18 +164,26 @@ std::optional<Loads::Ended> Loads::Done(std::uint64_t id, LoadResult result, std
 }
 
 // Counted while reads are under way, and weighed by what came meanwhile: a single small read says little about speed.
+// What ends at one time is counted together, since it took the time up to there together.
 void Loads::Measure(std::uint64_t loaded_bytes, std::uint64_t now_ns) {
+  if (measuring_bytes_ >= kMeasuredBytes && now_ns > measuring_until_ns_) EndMeasure();
   measuring_bytes_ += loaded_bytes;
-  if (bytes_ > 0 && measuring_bytes_ < kMeasuredBytes) return;
-  const std::uint64_t elapsed_ns = std::max<std::uint64_t>(1, now_ns - std::min(now_ns, measuring_since_ns_));
-  if (measuring_bytes_ > 0) {
+  measuring_until_ns_ = now_ns;
+  if (bytes_ == 0) EndMeasure();
+}
+
+void Loads::EndMeasure() {
+  const std::uint64_t elapsed_ns = measuring_until_ns_ - std::min(measuring_until_ns_, measuring_since_ns_);
+  // What ends right behind others ran beside them: the time in between says nothing.
+  if (measuring_bytes_ > 0 && elapsed_ns >= (measuring_goes_on_ ? kBetweenNs : 1)) {
     const double speed = static_cast<double>(measuring_bytes_) * 1e9 / static_cast<double>(elapsed_ns);
     const double weight = std::min(1.0, static_cast<double>(measuring_bytes_) / static_cast<double>(kMeasuredBytes));
     bytes_per_second_ = measured_ns_ == 0 ? speed : bytes_per_second_ + (speed - bytes_per_second_) * weight;
-    measured_ns_ = now_ns;
+    measured_ns_ = measuring_until_ns_;
   }
-  measuring_since_ns_ = now_ns;
+  measuring_since_ns_ = measuring_until_ns_;
   measuring_bytes_ = 0;
+  measuring_goes_on_ = true;
 }
 
 std::optional<double> Loads::BytesPerSecond(std::uint64_t now_ns) const {

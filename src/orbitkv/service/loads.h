@@ -100,6 +100,7 @@ class Loads {
   std::vector<Read> Reserve(const Namespace& space, const Piece& piece, bool warm, std::uint64_t now_ns,
                             Start& outcome);
   void Measure(std::uint64_t loaded_bytes, std::uint64_t now_ns);
+  void EndMeasure();
 
   const Limits& limits_;
   cache::BlockCache& cache_;
@@ -115,7 +116,9 @@ class Loads {
   double bytes_per_second_ = 0;
   std::uint64_t measured_ns_ = 0;  // when it was measured last; 0: never
   std::uint64_t measuring_since_ns_ = 0;
-  std::uint64_t measuring_bytes_ = 0;  // that came since then
+  std::uint64_t measuring_until_ns_ = 0;  // when the last of them ended
+  std::uint64_t measuring_bytes_ = 0;     // that came since then
+  bool measuring_goes_on_ = false;        // reads were under way before
 };
 
 }  // namespace orbitkv::service

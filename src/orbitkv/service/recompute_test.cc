@@ -12,7 +12,7 @@ constexpr std::uint32_t kBlocks = 20;
 
 class RecomputeTest : public ::testing::Test {
  protected:
-  explicit RecomputeTest(bool recompute = true) : world_(Options(recompute)) {
+  explicit RecomputeTest(const WorldOptions& options = Options(true)) : world_(options) {
     world_.service().SetSource(&source_);
     session_ = world_.Join(world_.Worker("one"));
     digest_ = world_.service().Register(session_, world_.Worker("one"), world_.now()).namespace_digest;
@@ -120,9 +120,48 @@ TEST_F(RecomputeTest, AMeasureGrowsOldAndIsTriedAgain) {
   world_.ExpectQuiet();
 }
 
+// Each look-up loads more than what a measure takes.
+class LargeLoadTest : public RecomputeTest {
+ protected:
+  static constexpr std::uint64_t kPageBytes = 1'000'000;
+  LargeLoadTest() : RecomputeTest(Large()) {}
+  static WorldOptions Large() {
+    WorldOptions options = Options(true);
+    options.pool_bytes = 256 * kMiB;
+    options.page_bytes = kPageBytes;
+    return options;
+  }
+  double speed() { return static_cast<double>(world_.service().gauges().load_bytes_per_second); }
+  double all_bytes() { return static_cast<double>(kBlocks) * world_.slot_bytes(); }
+};
+
+TEST_F(LargeLoadTest, WhatEndsTogetherIsMeasuredTogether) {
+  ASSERT_TRUE(Submit(Saved(1), 0).loading);
+  Settle();
+  EXPECT_NEAR(speed(), all_bytes() * 100, all_bytes());
+  world_.EndAllSessions();
+  world_.ExpectQuiet();
+}
+
+TEST_F(LargeLoadTest, WhatEndsRightBehindSaysNothing) {
+  ASSERT_TRUE(Submit(Saved(1), 0).loading);
+  Work();
+  world_.Advance(10 * kMs);
+  std::uint32_t done = 0;
+  for (const auto& end : source_.Step(world_.now())) {
+    world_.service().LoadDone(end.id, end.result, end.checksum, world_.now());
+    if (++done == kBlocks / 2) world_.Advance(50'000);
+  }
+  Work();
+  EXPECT_EQ(done, kBlocks);
+  EXPECT_NEAR(speed(), all_bytes() / 2 * 100, all_bytes());
+  world_.EndAllSessions();
+  world_.ExpectQuiet();
+}
+
 class SwitchedOffTest : public RecomputeTest {
  protected:
-  SwitchedOffTest() : RecomputeTest(false) {}
+  SwitchedOffTest() : RecomputeTest(Options(false)) {}
 };
 
 TEST_F(SwitchedOffTest, EverythingIsLoaded) {
