@@ -25,7 +25,6 @@ namespace orbitkv::integration {
 namespace {
 
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 using ::testing::StartsWith;
 
 constexpr std::uint64_t kMs = 1'000'000;
