@@ -21,13 +21,13 @@ import numpy as np
 
 from harness.manager import Manager
 from harness.processes import wait_until
+from harness.prompts import cut_prompts
 from harness.vllm_server import Reply, VllmServer, connector_config
 
-LICENCES = Path("/usr/share/common-licenses")
 LENGTHS = (1000, 2000, 4000, 7000)
 BLOCK_TOKENS = 32
+ENGINE_PROCESSES = 2  # that register: the scheduler, which asks, and the worker, which copies
 WARM_BEFORE = 3  # warm requests of each prompt before the engine is killed
-QUESTION = "\n\nIn one sentence, what does this document say?"
 
 
 @dataclass
@@ -58,32 +58,6 @@ class Run:
 
 def say(text: str) -> None:
     print(f"[{time.strftime('%H:%M:%S')}] {text}", flush=True)
-
-
-def documents() -> list[str]:
-    """Real long texts without a common beginning, so that no prompt warms another one."""
-    names = ("GPL-3", "LGPL-2.1", "GPL-2", "GFDL-1.3", "Artistic", "Apache-2.0")
-    texts = [(LICENCES / name).read_text() for name in names if (LICENCES / name).exists()]
-    if not texts:
-        raise SystemExit(f"demo: no licence texts under {LICENCES}; install the package base-files")
-    return [text + "".join(texts) for text in texts]
-
-
-def cut_prompts(server: VllmServer) -> list[str]:
-    """One prompt per length in LENGTHS: the longest beginning of a document that has no more tokens."""
-    prompts = []
-    texts = documents()
-    for number, length in enumerate(LENGTHS):
-        text = f"Document {number + 1}.\n" + texts[number % len(texts)]
-        fits, too_long = 0, min(len(text), length * 8)
-        while too_long - fits > 16:
-            middle = (fits + too_long) // 2
-            if server.count_tokens(text[:middle] + QUESTION) <= length:
-                fits = middle
-            else:
-                too_long = middle
-        prompts.append(text[:fits] + QUESTION)
-    return prompts
 
 
 def copy_gbps(megabytes: int = 256) -> float:
@@ -149,11 +123,6 @@ class Demo:
         assert self.manager is not None
         return int(self.manager.sample("orbitkv_ssd_records"))
 
-    def restored(self, server: VllmServer, prompt: str) -> tuple[Reply, int]:
-        before = server.restored_tokens()
-        reply = server.chat(prompt)
-        return reply, server.restored_tokens() - before
-
     def close(self) -> None:
         if self.server is not None:
             self.server.terminate()
@@ -166,7 +135,7 @@ def engine_restart(demo: Demo) -> tuple[list[Run], list[str], list[Reply]]:
     manager = demo.start_manager()
     say(f"manager ready with {demo.pool}; starting vllm serve (about 30 s)")
     server = demo.start_engine()
-    prompts = cut_prompts(server)
+    prompts = cut_prompts(server, LENGTHS)
     cold, warm = [], []
     for length, prompt in zip(LENGTHS, prompts, strict=True):
         cold.append(server.chat(prompt))
@@ -181,13 +150,13 @@ def engine_restart(demo: Demo) -> tuple[list[Run], list[str], list[Reply]]:
     runs = []
     for prompt, first, again in zip(prompts, cold, warm, strict=True):
         bytes_before = manager.sample("orbitkv_restored_bytes_total")
-        first_restored, tokens = demo.restored(server, prompt)
+        first_restored, tokens = server.chat_restored(prompt)
         restored_bytes = int(manager.sample("orbitkv_restored_bytes_total") - bytes_before)
         # In turn, so that whatever slows the machine down meets both.
         replies, warm_again = [], []
         for _ in range(demo.repeats):
             server.reset_prefix_cache()
-            replies.append(demo.restored(server, prompt)[0])
+            replies.append(server.chat_restored(prompt)[0])
             warm_again.append(server.chat(prompt))
         warm_ms, restored_ms = median(warm_again), median(replies)
         target_ms = warm_ms + 2 * restored_bytes / (speed * 1e6) + 10
@@ -241,7 +210,7 @@ def manager_restart(demo: Demo, prompts: list[str], reference: list[Reply]) -> d
     server.reset_prefix_cache()
     restored_tokens, restored_same = 0, True
     for prompt, old in zip(prompts, reference, strict=True):
-        reply, tokens = demo.restored(server, prompt)
+        reply, tokens = server.chat_restored(prompt)
         restored_tokens += tokens
         restored_same = restored_same and reply.text == old.text
     say(f"reconnected after {reconnected:.2f} s, {republished} tokens republished, {restored_tokens} restored")
@@ -266,11 +235,11 @@ def survival(demo: Demo, prompts: list[str], reference: list[Reply], keep_pool: 
     began = time.monotonic()
     manager = demo.start_surviving_manager()
     found = int(manager.sample("orbitkv_blocks_resident" if keep_pool else "orbitkv_ssd_records"))
-    wait_until(lambda: manager.sample("orbitkv_instances") > 0, 30.0, 0.1)
+    manager.wait_serving(ENGINE_PROCESSES)
     tokens, same, samples = 0, True, []
     server.reset_prefix_cache()
     for prompt, old in zip(prompts, reference, strict=True):
-        reply, restored = demo.restored(server, prompt)
+        reply, restored = server.chat_restored(prompt)
         tokens += restored
         same = same and reply.text == old.text
         samples.append(round(reply.ttft_ms, 1))

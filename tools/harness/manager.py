@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from .processes import Process, ProcessError
+from .processes import Process, ProcessError, wait_until
 
 
 def binary(name: str) -> str:
@@ -90,6 +90,17 @@ class Manager:
     def sample(self, name: str) -> float:
         """Sum over labels of one sample of the health frame; 0.0 when there is none of that name."""
         return float(sum(value for key, value in self.samples().items() if key.partition("{")[0] == name))
+
+    def wait_serving(self, processes: int, timeout_s: float = 30.0) -> None:
+        """Until an engine can be asked for what it has stored.
+
+        That is when so many of its processes have registered in this life, each of which connects again by itself, and
+        when the pool has its memory, or the machine has had time to give it. ProcessError when they do not come.
+        """
+        if not wait_until(lambda: self.sample("orbitkv_registrations_total") >= processes, timeout_s):
+            raise ProcessError("the engine did not come back to the new Manager")
+        samples = self.samples()
+        wait_until(lambda: self.sample("orbitkv_pool_reserved_bytes") >= samples["orbitkv_pool_bytes"], timeout_s)
 
     def signal(self, number: int) -> None:
         self.process.signal(number)

@@ -179,6 +179,12 @@ class VllmServer:
     def restored_tokens(self) -> int:
         return int(self.metric("vllm:external_prefix_cache_hits_total"))
 
+    def chat_restored(self, content: str, max_tokens: int = 16) -> tuple[Reply, int]:
+        """The reply, and how many tokens of the prompt came from a connector."""
+        before = self.restored_tokens()
+        reply = self.chat(content, max_tokens)
+        return reply, self.restored_tokens() - before
+
     def reset_prefix_cache(self) -> None:
         """Empties the engine's own prefix cache; what a connector stored stays."""
         status, data = self.request("POST", "/reset_prefix_cache")
