@@ -45,8 +45,10 @@ def main() -> int:
     if "engine" in chosen:
         import callback_share
         import engine_overhead
+        import engine_ttft
 
-        print("engine: vLLM with the connector on and off (about three minutes)", flush=True)
+        print("engine: vLLM with the connector on and off, and restoring (about five minutes)", flush=True)
+        rows += engine_ttft.rows(options.model)
         rows += engine_overhead.rows(options.model)
         rows += callback_share.rows(options.model)
     options.output.parent.mkdir(parents=True, exist_ok=True)
