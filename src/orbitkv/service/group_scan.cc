@@ -17,6 +17,7 @@ GroupScan::GroupScan(const Namespace& space, std::uint32_t prefix_blocks, bool w
 bool GroupScan::Step(cache::BlockCache& cache, FoundPins& pins, Session& session,
                      std::span<const state::BlockHash> hashes, std::uint32_t max_hashes,
                      std::vector<cache::BlockRef>& refs) {
+  looked_up_.clear();
   if (looking_) {
     looking_ = !Look(cache, hashes, max_hashes);
     if (looking_) return false;
@@ -26,7 +27,6 @@ bool GroupScan::Step(cache::BlockCache& cache, FoundPins& pins, Session& session
 
 bool GroupScan::Look(cache::BlockCache& cache, std::span<const state::BlockHash> hashes, std::uint32_t max_hashes) {
   const auto ahead = hashes.subspan(seen_.size());
-  looked_up_.clear();
   cache.LookUp(space_->row, ahead.first(std::min<std::size_t>(max_hashes, ahead.size())), looked_up_);
   for (const cache::BlockUse& use : looked_up_) {
     if (scan_.exhausted()) return true;

@@ -36,6 +36,7 @@ class GroupScan {
   std::uint32_t found() const { return boundaries_.empty() ? 0 : boundaries_.back(); }
   const std::vector<std::uint32_t>& boundaries() const { return boundaries_; }
   std::uint32_t over_budget() const { return over_budget_; }
+  std::uint32_t step_hashes() const { return static_cast<std::uint32_t>(looked_up_.size()); }
 
  private:
   bool Look(cache::BlockCache& cache, std::span<const state::BlockHash> hashes, std::uint32_t max_hashes);

@@ -115,6 +115,7 @@ bool Scan::Step(cache::BlockCache& cache, FoundPins& pins, Session& session, std
   const std::uint32_t matched =
       cache.MatchPrefix(space_->row, std::span<const state::BlockHash>(hashes_).subspan(looked_at_, count), refs_);
   looked_at_ += static_cast<std::uint32_t>(count);
+  step_hashes_ = matched + (matched < count ? 1 : 0);
   std::uint32_t taken = matched;
   if (pins_) {
     taken = 0;

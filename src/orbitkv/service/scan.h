@@ -81,6 +81,8 @@ class Scan {
   bool grouped() const { return groups_.has_value(); }
   // Blocks that the last step met and had no budget for.
   std::uint32_t over_budget() const { return over_budget_; }
+  // Hashes that the last step looked at.
+  std::uint32_t step_hashes() const { return groups_ ? groups_->step_hashes() : step_hashes_; }
   // Nothing is offered short of all the hashes.
   bool all_or_nothing() const { return mode_ == wire::QueryMode::kFullPrefix || mode_ == wire::QueryMode::kSelected; }
   // Every boundary that may be taken, ascending; empty: every one up to found().
@@ -100,6 +102,7 @@ class Scan {
   std::uint32_t over_budget_ = 0;
   std::uint32_t prefix_blocks_ = 0;
   std::uint32_t looked_at_ = 0;
+  std::uint32_t step_hashes_ = 0;
   std::uint32_t found_ = 0;
   std::vector<state::BlockHash> hashes_;
   std::vector<std::uint32_t> positions_;  // of a selected read

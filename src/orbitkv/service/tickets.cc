@@ -139,10 +139,8 @@ bool Operations::Work(std::uint64_t now_ns) {
 // False when nothing more can be done now.
 bool Operations::WorkOn(Operation& operation, std::uint32_t& budget, std::uint64_t now_ns) {
   const auto scan_on = [&] {
-    const std::uint32_t before = operation.scan.found();
-    const std::uint32_t share = std::max(budget, 1U);
-    const bool done = operation.scan.Step(cache_, leases_.pins(), *operation.session, share);
-    budget -= std::min(budget, done ? operation.scan.found() - before + operation.scan.over_budget() : share);
+    const bool done = operation.scan.Step(cache_, leases_.pins(), *operation.session, std::max(budget, 1U));
+    budget -= std::min(budget, operation.scan.step_hashes());
     return done;
   };
   switch (operation.phase) {

@@ -141,6 +141,7 @@ bool PublishJob::TakeReserved() {
 }
 
 bool PublishJob::Copy() {
+  if (CopyRests()) return false;
   for (std::uint64_t pages = 1 + world().prng().Below(6); pages > 0 && stage_ == Stage::kCopying; --pages) {
     if (CopyPage()) return true;
   }
@@ -222,6 +223,7 @@ RestoreJob::RestoreJob(Process& process, std::shared_ptr<ClientLife> life, Order
 
 bool RestoreJob::Advance() {
   if (plan_.empty()) return Plan();
+  if (CopyRests()) return false;
   for (std::uint64_t pages = 1 + world().prng().Below(6); pages > 0; --pages) {
     if (CopyPage()) return true;
   }

@@ -16,14 +16,16 @@ void FillPage(std::uint64_t write, std::uint32_t page, std::span<std::byte> out)
 }
 
 void Touching::Add(std::uint64_t generation) {
-  ++memory_->touched[generation];
+  if (++memory_->touched[generation] == 2) ++memory_->shared;
   generations_.push_back(generation);
 }
 
 void Touching::Clear() {
   for (const std::uint64_t generation : generations_) {
     const auto found = memory_->touched.find(generation);
-    if (--found->second == 0) memory_->touched.erase(found);
+    const std::uint32_t left = --found->second;
+    if (left == 1) --memory_->shared;
+    if (left == 0) memory_->touched.erase(found);
   }
   generations_.clear();
 }

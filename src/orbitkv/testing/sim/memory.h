@@ -25,6 +25,7 @@ struct PoolMemory {
   std::map<std::uint64_t, std::uint64_t> writes;   // generation -> the write that filled the slot
   std::set<std::uint64_t> damaged;                 // generations whose bytes a fault has changed
   std::map<std::uint64_t, std::uint32_t> touched;  // generations that processes read or write now, with how many do
+  std::uint32_t shared = 0;                        // of those, that more than one touches
 };
 
 // The slots that one piece of work touches, until it is over or its process is gone.

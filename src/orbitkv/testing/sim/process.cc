@@ -18,6 +18,7 @@ const std::atomic<std::uint32_t> kAwake{0};
 
 World& Job::world() const { return process_.world(); }
 std::uint64_t Job::now() const { return process_.world().now(); }
+bool Job::CopyRests() const { return !world().settling() && world().prng().Below(world().shape().copy_turns) != 0; }
 
 Process::Process(World& world, std::size_t engine, std::uint32_t index)
     : world_(world),

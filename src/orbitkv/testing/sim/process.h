@@ -83,6 +83,8 @@ class Job {
  protected:
   World& world() const;
   std::uint64_t now() const;
+  // A copy makes no progress this time.
+  bool CopyRests() const;
 
   Process& process_;
   const std::shared_ptr<ClientLife> life_;

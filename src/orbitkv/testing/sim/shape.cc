@@ -135,6 +135,7 @@ Shape MakeShape(std::uint64_t seed) {
   limits.save_sketch_blocks = 256;
   shape.corrupting = prng.Below(3) == 0;
   if (shape.disk) shape.disk->exact = !shape.corrupting && shape.disk->faults != DiskFaults::kLying;
+  shape.copy_turns = prng.Below(3) == 0 ? 12 : 1;
   shape.manager_crashes = prng.Below(2) == 0;
   shape.survives = prng.Below(2) == 0;
   shape.policy = cache::Policies()[prng.Below(cache::Policies().size())].make;

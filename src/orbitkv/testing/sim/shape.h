@@ -51,11 +51,12 @@ struct Shape {
   wire::SessionGeometry geometry;
   std::vector<EngineShape> engines;
   std::uint64_t steps = 0;
-  std::uint32_t families = 0;  // chains of block hashes that share nothing
-  std::uint32_t longest = 0;   // blocks of a chain, most of the time
-  std::uint32_t faults = 0;    // out of 1000 steps
-  bool backed = false;         // blocks are saved behind the pool and loaded again
-  bool corrupting = false;     // bytes of the pool are overwritten now and then
+  std::uint32_t families = 0;    // chains of block hashes that share nothing
+  std::uint32_t longest = 0;     // blocks of a chain, most of the time
+  std::uint32_t faults = 0;      // out of 1000 steps
+  bool backed = false;           // blocks are saved behind the pool and loaded again
+  std::uint32_t copy_turns = 1;  // of a process for each in which a copy goes on
+  bool corrupting = false;       // bytes of the pool are overwritten now and then
   bool manager_crashes = false;
   std::optional<DiskShape> disk{};  // what is behind the pool is a store on a disk
   bool survives = false;            // a Manager finds the pool and the tables of the one before

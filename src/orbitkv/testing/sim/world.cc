@@ -111,6 +111,10 @@ void World::StepOnce() {
     TendStore();
   }
   if (!settling_ && prng_.Below(1000) < shape_.faults) Fault();
+  if (!settling_ && dies_while_shared_ && manager_ != nullptr && manager_->memory()->shared > 0) {
+    dies_while_shared_ = false;
+    CrashManager();
+  }
   if (manager_ == nullptr) {
     if (settling_ || prng_.Below(20) == 0) StartManager();
     return;
@@ -164,7 +168,11 @@ void World::Fault() {
   if (what < 2) {
     if (!shape_.manager_crashes || manager_ == nullptr) return;
     if (what == 0) return disk_ != nullptr && prng_.Below(4) == 0 ? PowerLoss() : CrashManager();
-    memory_->table().DieAfter(prng_.Below(60));
+    if (shape_.survives && prng_.Below(2) == 0) {
+      dies_while_shared_ = true;
+    } else {
+      memory_->table().DieAfter(prng_.Below(60));
+    }
   } else if (what < 8) {
     if (process.alive()) {
       process.Crash();

@@ -137,6 +137,7 @@ class World {
   std::uint64_t next_number_ = 1;
   std::uint64_t next_life_ = 1;
   bool settling_ = false;
+  bool dies_while_shared_ = false;  // the Manager, once two processes touch one slot
   std::vector<EngineState> engines_;
   std::unique_ptr<ManagerLife> manager_;
   std::vector<std::unique_ptr<Process>> processes_;
