@@ -11,6 +11,9 @@ _SKIP = re.compile(
 )
 _SCOPE = re.compile(r"\b(?:namespace|class|struct|union|enum|extern)\b")
 _HASH_MAP = re.compile(r"\b(?:(?:flat|node)_hash_(?:map|set)|unordered_(?:multi)?(?:map|set))\s*<")
+_DRAW = re.compile(r"\b\w*prng_?(?:\(\))?\s*(?:\.|->)\s*(?:Below|Next)\(", re.IGNORECASE)
+_CALLED = re.compile(r"([A-Za-z_]\w*)\s*$")
+_NOT_CALLS = {"if", "for", "while", "switch", "return", "catch", "sizeof"}
 _NAME_AFTER = re.compile(r"(?:\s|[&*]|\bconst\b)*([A-Za-z_]\w*)")
 
 
@@ -95,3 +98,54 @@ def hash_map_iterations(text: str, declared_in: list[str]) -> Iterator[tuple[int
     for pattern in patterns:
         for match in re.finditer(pattern, code):
             yield code.count("\n", 0, match.start()) + 1, match[1]
+
+
+def unordered_draws(text: str) -> Iterator[int]:
+    """Lines where two random numbers are drawn among the arguments of one call, or on both sides of an operator.
+
+    A compiler may evaluate those in either order. Within braces and around ?:, && and || the order is given.
+    """
+    code = _without_directives(blank(text))
+    draws = {match.start(): match.end() for match in _DRAW.finditer(code)}
+    # Of each bracket: whether it is a call, the draws in its present argument, and the arguments before that had any.
+    stack: list[list[int]] = []
+    loose = False  # since the last draw of the same bracket only operators came whose sides have no order
+    at = 0
+    while at < len(code):
+        if at in draws:
+            if loose:
+                yield code.count("\n", 0, at) + 1
+            if stack:
+                stack[-1][1] += 1
+            at = _behind_call(code, draws[at])
+            loose = True
+            continue
+        char = code[at]
+        if char in "([{":
+            called = _CALLED.search(code, max(0, at - 80), at) if char == "(" else None
+            stack.append([int(called is not None and called[1] not in _NOT_CALLS), 0, 0])
+            loose = False
+        elif char in ")]}":
+            call, here, before = stack.pop() if stack else [0, 0, 0]
+            if call and here and before:
+                yield code.count("\n", 0, at) + 1
+            if stack and char == ")":
+                stack[-1][1] += here + before
+            loose = char == ")" and here + before > 0
+        elif char == "," and stack:
+            if stack[-1][1]:
+                stack[-1][2] += 1
+            stack[-1][1] = 0
+            loose = False
+        elif char in ",;?:=!&|<>":
+            loose = False
+        at += 1
+
+
+def _behind_call(code: str, at: int) -> int:
+    """Behind the bracket that closes the one before at. What is drawn for an argument comes before the call."""
+    depth = 1
+    while at < len(code) and depth:
+        depth += {"(": 1, ")": -1}.get(code[at], 0)
+        at += 1
+    return at

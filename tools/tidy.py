@@ -184,6 +184,14 @@ def purity(source: Source) -> Iterator[Finding]:
             yield Finding(source.path, number, "purity", f"{match[0]}: time and randomness come in as events")
 
 
+def draws(source: Source) -> Iterator[Finding]:
+    """A seed stands for one life, whichever compiler built the program."""
+    if not source.is_cxx:
+        return
+    for number in cxx_scan.unordered_draws(source.text):
+        yield Finding(source.path, number, "draw-order", "random numbers are drawn in no given order: draw one by one")
+
+
 def sizes(source: Source) -> Iterator[Finding]:
     if source.pure.suffix not in CXX | SCRIPTS:
         return
@@ -238,6 +246,7 @@ PER_FILE: list[Callable[[Source], Iterator[Finding]]] = [
     file_names,
     system_calls,
     purity,
+    draws,
     sizes,
 ]
 WHOLE_TREE: list[Callable[[list[Source]], Iterator[Finding]]] = [orphan_tests, hash_iteration]

@@ -49,6 +49,27 @@ class Headers(unittest.TestCase):
         self.assertEqual(rules({"src/orbitkv/base/a.h": "// A thing.\n"}), ["src/orbitkv/base/a.h:1 top-comment"])
 
 
+class Draws(unittest.TestCase):
+    def fires(self, statement: str) -> bool:
+        return any("draw-order" in rule for rule in rules({"src/orbitkv/base/a.cc": "void F() { " + statement + " }\n"}))
+
+    def test_without_an_order(self):
+        self.assertTrue(self.fires("Make(prng.Below(3), 1 + prng.Below(4));"))
+        self.assertTrue(self.fires("Make(f(prng_.Next()), world().prng().Next());"))
+        self.assertTrue(self.fires("x = prng.Below(4) * 64 + prng.Below(64);"))
+        self.assertTrue(self.fires("EXPECT_EQ(prng.Next(), other_prng.Next());"))
+
+    def test_with_an_order(self):
+        self.assertFalse(self.fires("Make({prng.Below(3), prng.Below(4)});"))
+        self.assertFalse(self.fires("Point p{.x = prng.Below(3), .y = prng.Below(4)};"))
+        self.assertFalse(self.fires("x = prng.Below(4) == 0 ? prng.Below(3) : 1 + prng.Below(2);"))
+        self.assertFalse(self.fires("x = prng.Below(2) == 0 && prng.Below(3) == 0;"))
+        self.assertFalse(self.fires("x = prng.Below(1 + prng.Below(3));"))
+        self.assertFalse(self.fires("x[prng.Below(3)] = prng.Below(4);"))
+        self.assertFalse(self.fires("if (prng.Below(3) == 0) Make(prng.Below(4)); Make(prng.Below(5));"))
+        self.assertFalse(self.fires("for (int i = prng.Below(3); i > 0; --i) Make(prng.Below(4));"))
+
+
 class OrphanTests(unittest.TestCase):
     def test_named_or_not(self):
         path = "src/orbitkv/base/a_test.cc"

@@ -93,7 +93,8 @@ TEST(BlockIndex, FollowsAMapThroughCollisions) {
       hash_of.erase(found);
     } else {
       // Few different hashes near the end of the table: long runs that wrap around.
-      const auto hash = static_cast<std::uint32_t>(120 + prng.Below(12) + prng.Below(2) * 128);
+      const std::uint64_t place = 120 + prng.Below(12);
+      const auto hash = static_cast<std::uint32_t>(place + prng.Below(2) * 128);
       index.Insert(hash, entry);
       hash_of[entry] = hash;
     }

@@ -130,7 +130,8 @@ TEST(GhostList, FollowsAModelThroughCollisions) {
   std::uint64_t additions = 0;
   Prng prng(3);
   for (int step = 0; step < 50'000; ++step) {
-    const std::uint64_t key = prng.Below(6) * 32 + prng.Below(8);  // few homes
+    const std::uint64_t home = prng.Below(6) * 32;  // few homes
+    const std::uint64_t key = home + prng.Below(8);
     const auto choice = prng.Below(8);
     if (choice < 5) {
       ghosts.Add(key);

@@ -16,16 +16,20 @@ TEST(TouchHistory, FindsTheLastUseOfWhatTheRingHolds) {
   std::map<std::uint64_t, int> last;  // key -> number of its last use
   std::map<std::uint64_t, std::uint8_t> turn;
   Prng prng(1);
+  const auto any_key = [&prng] {
+    const std::uint64_t home = prng.Below(12) * 128;  // few in the table
+    return home + prng.Below(10);
+  };
   Ticks now = 0;
   for (int number = 0; number < 100'000; ++number) {
     now += static_cast<Ticks>(prng.Below(3));
-    const std::uint64_t key = prng.Below(12) * 128 + prng.Below(10);  // few homes in the table
+    const std::uint64_t key = any_key();
     const auto use_turn = static_cast<std::uint8_t>(1 + prng.Below(8));
     history.Add({.key = key, .touched = now, .cls = ReuseModel::FoundClass(use_turn), .turn = use_turn});
     last[key] = number;
     turn[key] = use_turn;
     history.Advance(now);
-    for (const std::uint64_t one : {key, prng.Below(12) * 128 + prng.Below(10)}) {
+    for (const std::uint64_t one : {key, any_key()}) {
       const auto* found = history.Find(one);
       const auto known = last.find(one);
       const bool there = known != last.end() && number - known->second < static_cast<int>(kCapacity);

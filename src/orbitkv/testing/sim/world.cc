@@ -335,7 +335,9 @@ std::vector<state::BlockHash> World::AnyChain(std::size_t engine) {
   std::size_t length = 1 + prng_.Below(shape_.longest);
   if (prng_.Below(64) == 0) length = 130 + prng_.Below(40);  // more than one slot of the arena takes
   const std::uint64_t branch_at = prng_.Below(3) == 0 ? prng_.Below(length) : length;
-  return MakeChain(prng_.Below(shape_.families), 1 + prng_.Below(3), branch_at, length);
+  const std::uint64_t family = prng_.Below(shape_.families);
+  const std::uint64_t branch = 1 + prng_.Below(3);
+  return MakeChain(family, branch, branch_at, length);
 }
 
 // ---- the end --------------------------------------------------------------------------------------------------------
