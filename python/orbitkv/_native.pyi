@@ -73,7 +73,8 @@ class Answer:
         """Why this many.
 
         found, absent, no namespace, over budget, incomplete (all was asked for), too late (loading had not ended),
-        down, timed out, refused, not admitted (of a claim: nothing is kept), or loading: no answer yet, ask again.
+        recompute (the rest is computed sooner than loaded), down, timed out, refused, not admitted (of a claim: nothing
+        is kept), or loading: no answer yet, ask again.
         """
 
 class Completion:

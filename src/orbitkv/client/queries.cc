@@ -23,6 +23,7 @@ AnswerReason ReasonOf(std::uint64_t miss) {
     case wire::MissReason::kOverBudget: return AnswerReason::kOverBudget;
     case wire::MissReason::kIncomplete: return AnswerReason::kIncomplete;
     case wire::MissReason::kTooLate: return AnswerReason::kTooLate;
+    case wire::MissReason::kRecompute: return AnswerReason::kRecompute;
     case wire::MissReason::kNone:
     case wire::MissReason::kAbsent: break;
   }
@@ -221,7 +222,6 @@ Answer Queries::Found(Life& life, const TicketEnd& end, const Subject& subject) 
     GiveLeaseBack(life, end.lease);
     return {0, {}, AnswerReason::kRefused};
   }
-  const auto miss = static_cast<wire::MissReason>(end.reason);
   if (end.found == 0) return {0, {}, ReasonOf(end.reason), {}, end.tiers};
   Count(counters_.query_found_blocks, end.found);
   // Version 1 knows no "all or nothing": what is not all is not wanted.
@@ -229,7 +229,10 @@ Answer Queries::Found(Life& life, const TicketEnd& end, const Subject& subject) 
     GiveLeaseBack(life, end.lease);
     return {0, {}, AnswerReason::kIncomplete};
   }
-  const AnswerReason reason = miss == wire::MissReason::kTooLate ? AnswerReason::kTooLate : AnswerReason::kFound;
+  // Why there is not more is said of what could be there.
+  const AnswerReason told = ReasonOf(end.reason);
+  const bool less = told == AnswerReason::kTooLate || told == AnswerReason::kRecompute;
+  const AnswerReason reason = less ? told : AnswerReason::kFound;
   return {end.found, leased ? HandleOf(life, end.lease) : LeaseHandle(), reason, end.boundaries, end.tiers};
 }
 

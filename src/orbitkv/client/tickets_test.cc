@@ -146,6 +146,25 @@ TEST_F(TicketsTest, WithoutAWaitForLoadingThereIsNoOperation) {
   EXPECT_EQ(submitted()[0].header.wait_ns, 0U);
 }
 
+TEST_F(TicketsTest, AnAnswerSaysWhyThereIsNotMore) {
+  for (const char* request : {"a", "b", "c", "d"}) AskLoading(request);
+  End(1, {TicketState::kReady, 31, 4, static_cast<std::uint32_t>(wire::MissReason::kRecompute), {}});
+  End(2, {TicketState::kReady, 0, 0, static_cast<std::uint32_t>(wire::MissReason::kRecompute), {}});
+  // Of a later Manager that knows more reasons.
+  End(3, {TicketState::kReady, 33, 2, 4711, {}});
+  End(4, {TicketState::kReady, 0, 0, 4711, {}});
+  Tell();
+  const Answer part = AskToTheEnd(Loading("a"));
+  EXPECT_EQ(part.found_blocks, 4U);
+  EXPECT_EQ(part.reason, AnswerReason::kRecompute);
+  EXPECT_EQ(ReasonName(part.reason), "recompute");
+  EXPECT_EQ(AskToTheEnd(Loading("b")).reason, AnswerReason::kRecompute);
+  const Answer unknown = AskToTheEnd(Loading("c"));
+  EXPECT_EQ(unknown.found_blocks, 2U);
+  EXPECT_EQ(unknown.reason, AnswerReason::kFound);
+  EXPECT_EQ(AskToTheEnd(Loading("d")).reason, AnswerReason::kAbsent);
+}
+
 TEST_F(TicketsTest, AllTicketsArePolledOnceWhenTheManagerSaysSo) {
   for (const char* request : {"a", "b", "c"}) AskLoading(request);
   for (int i = 0; i < 20; ++i) EXPECT_EQ(client_->Ask(Loading("a"), 0).value()->reason, AnswerReason::kLoading);

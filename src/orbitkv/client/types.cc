@@ -22,6 +22,7 @@ std::string_view ReasonName(AnswerReason reason) {
     case AnswerReason::kRefused: return "refused";
     case AnswerReason::kIncomplete: return "incomplete";
     case AnswerReason::kTooLate: return "too late";
+    case AnswerReason::kRecompute: return "recompute";
     case AnswerReason::kLoading: return "loading";
     case AnswerReason::kNotAdmitted: return "not admitted";
   }

@@ -44,6 +44,7 @@ enum class AnswerReason : std::uint8_t {
   kRefused,      // the Manager did not take the query
   kIncomplete,   // all or nothing was asked for, and not all is there
   kTooLate,      // the wait ended before loading did; what is offered was there by then
+  kRecompute,    // loading the rest would take longer than computing it; what is offered is there
   kLoading,      // no answer yet, but the Manager is at it: ask again
   kNotAdmitted,  // nothing is kept for this consumer (any more): ask an ordinary question
 };

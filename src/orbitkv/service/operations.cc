@@ -137,7 +137,7 @@ QueryOutcome Operations::Settle(Operation& operation, std::uint64_t now_ns) {
   return waits && operation.worth_loading ? Keep(std::move(operation), now_ns) : Answer(operation, now_ns);
 }
 
-bool Operations::WorthLoading(const Operation& operation, std::uint64_t now_ns) {
+bool Operations::WorthLoading(Operation& operation, std::uint64_t now_ns) {
   const Scan& scan = operation.scan;
   if (scan.exhausted() || scan.over_budget() > 0) return false;
   if (operation.behind) return operation.behind->found() > scan.found() && LoadsInTime(operation, now_ns);
@@ -146,7 +146,7 @@ bool Operations::WorthLoading(const Operation& operation, std::uint64_t now_ns) 
 }
 
 // Reading everything that is ahead of it, and its own, against computing what it would save.
-bool Operations::LoadsInTime(const Operation& operation, std::uint64_t now_ns) {
+bool Operations::LoadsInTime(Operation& operation, std::uint64_t now_ns) {
   const std::optional<double> speed = loads_.BytesPerSecond(now_ns);
   if (operation.compute_ns == 0 || !limits_.recompute || !speed) return true;
   const std::uint64_t bytes = loads_.bytes() + line_bytes_ + operation.behind->missing_bytes();
@@ -154,6 +154,7 @@ bool Operations::LoadsInTime(const Operation& operation, std::uint64_t now_ns) {
   const double compute_ns = static_cast<double>(operation.compute_ns) * saved_blocks;
   if (static_cast<double>(bytes) * 1e9 <= compute_ns * *speed) return true;
   ++counters_.recompute_chosen;
+  operation.recompute = true;
   return false;
 }
 
@@ -214,6 +215,8 @@ std::uint32_t Operations::ReasonOf(const Operation& operation) const {
   wire::MissReason reason = wire::MissReason::kNone;
   if (operation.late && !scan.complete()) {
     reason = wire::MissReason::kTooLate;
+  } else if (operation.recompute) {
+    reason = wire::MissReason::kRecompute;
   } else if (nothing && scan.over_budget() > 0) {
     reason = wire::MissReason::kOverBudget;
   } else if (nothing && scan.all_or_nothing()) {

@@ -131,6 +131,7 @@ class Operations final : public cache::LeaseRevoker {
     std::uint64_t wait_ns = 0;
     std::uint64_t timer_ns = 0;  // its entry in timers_; 0: none
     bool late = false;           // the wait ended first
+    bool recompute = false;      // loading would take longer than computing
   };
   using TicketKey = std::pair<SessionId, std::uint64_t>;
 
@@ -143,8 +144,8 @@ class Operations final : public cache::LeaseRevoker {
   QueryOutcome Answer(Operation& operation, std::uint64_t now_ns);
   QueryOutcome Keep(Operation&& operation, std::uint64_t now_ns);
   bool Locates(const Operation& operation) const;
-  bool WorthLoading(const Operation& operation, std::uint64_t now_ns);
-  bool LoadsInTime(const Operation& operation, std::uint64_t now_ns);
+  bool WorthLoading(Operation& operation, std::uint64_t now_ns);
+  bool LoadsInTime(Operation& operation, std::uint64_t now_ns);
   std::uint32_t ReasonOf(const Operation& operation) const;
   void GiveAll(Operation& operation);
   void CloseAccounts(Operation& operation);

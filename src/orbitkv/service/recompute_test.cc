@@ -87,7 +87,13 @@ TEST_F(RecomputeTest, WhatIsComputedSoonerIsNotLoaded) {
   const QueryOutcome outcome = Submit(half, kMs / 4);
   EXPECT_FALSE(outcome.loading);
   EXPECT_EQ(outcome.found_blocks, kBlocks / 2) << "what is in the pool is offered";
+  EXPECT_EQ(outcome.miss_reason, static_cast<std::uint32_t>(wire::MissReason::kRecompute));
   EXPECT_EQ(chosen(), 1U);
+  const QueryOutcome nothing = Submit(Saved(4), kMs / 4);
+  EXPECT_EQ(nothing.found_blocks, 0U);
+  EXPECT_EQ(nothing.miss_reason, static_cast<std::uint32_t>(wire::MissReason::kRecompute)) << "it is not absent";
+  const auto here = Saved(5, kBlocks);
+  EXPECT_EQ(Submit(here, kMs / 4).miss_reason, 0U) << "there is nothing to load";
   EXPECT_TRUE(Submit(half, 0).loading) << "it does not say";
   Settle();
   world_.EndAllSessions();

@@ -98,6 +98,7 @@ struct DiscoveryView {
   std::span<const Tier> tiers;
 };
 
+// Values may come that a reader does not know: then the count says all.
 enum class MissReason : std::uint32_t {
   kNone = 0,
   kNoNamespace = 1,  // not every rank of the instance has registered yet
@@ -105,6 +106,7 @@ enum class MissReason : std::uint32_t {
   kOverBudget = 3,   // the budget of leases or of warm-up is used up
   kIncomplete = 4,   // all or nothing was asked for, and not all is here
   kTooLate = 5,      // the wait ended before loading did; what is offered was here by then
+  kRecompute = 6,    // loading the rest would take longer than computing it; what is offered is here
 };
 
 struct QueryHeaderV1 {

@@ -80,8 +80,9 @@ void Oracle::Offered(const Offer& offer, Demand demand) {
   const Session& session = sessions_.at(offer.session);
   const std::uint32_t space = instances_.at(session.instance).space;
   Expect((offer.lease != 0) == (demand.leases && found != 0), "blocks without a lease, or a lease without blocks");
-  const bool says_why = offer.reason != wire::MissReason::kNone && offer.reason != wire::MissReason::kTooLate;
-  Expect(found == 0 || !says_why, "a hit has the reason of a miss");
+  const bool may_have_part = offer.reason == wire::MissReason::kNone || offer.reason == wire::MissReason::kTooLate ||
+                             offer.reason == wire::MissReason::kRecompute;
+  Expect(found == 0 || may_have_part, "a hit has the reason of a miss");
   Expect(found != 0 || offer.reason != wire::MissReason::kNone, "a miss has no reason");
   Expect((space == 0) == (offer.reason == wire::MissReason::kNoNamespace),
          "a query does not know whether it has a namespace");
