@@ -70,7 +70,9 @@ std::string SsdRunner::OpenFile() {
   const std::uint64_t wanted =
       options_.bytes != 0 ? options_.bytes / wire::kStoreBlockBytes * wire::kStoreBlockBytes : there;
   if (wanted == 0) return fmt::format("{} is empty; give its size with --ssd-bytes", options_.path);
-  if (!file_->block_device() && there != 0 && there != wanted) {
+  // A first start that was killed while it reserved the file leaves less of it, and nothing in it.
+  const bool begun = !file_->block_device() && there < wanted && file_->IsBlank().value_or(false);
+  if (!file_->block_device() && there != wanted && !begun) {
     return fmt::format("{} has {} bytes; give --ssd-bytes {} or remove it", options_.path, there, there);
   }
   if (const Status reserved = file_->Reserve(wanted); !reserved) return Explain(options_.path, reserved.error());

@@ -214,6 +214,32 @@ TEST_P(SsdTest, RefusalsNameTheRemedy) {
   EXPECT_EQ(std::filesystem::file_size(notes), 1U << 20U);
 }
 
+// As a first start leaves it that was killed in the middle of reserving.
+TEST_P(SsdTest, AFileThatWasOnlyBegunIsMadeWhole) {
+  {
+    auto file = os::DirectFile::Open(options_.paths[0], os::DirectFile::Use::kCreateIfAbsent).value();
+    ASSERT_TRUE(file.Reserve(kFileBytes / 4));
+  }
+  ASSERT_EQ(Open(), "");
+  EXPECT_EQ(std::filesystem::file_size(options_.paths[0]), kFileBytes);
+  ASSERT_EQ(Save(1), service::SaveResult::kSaved);
+  ASSERT_EQ(Open(), "");
+  EXPECT_TRUE(Load(1));
+  backing_.reset();
+  // It starts like one, but something is in it.
+  const std::string notes = directory_ + "/notes";
+  std::ofstream(notes) << std::string(8192, '\0') << "x";
+  options_.paths = {notes};
+  EXPECT_THAT(Open(), HasSubstr("has 8193 bytes"));
+  EXPECT_EQ(std::filesystem::file_size(notes), 8193U);
+  // One that is larger was meant so.
+  options_.paths = {directory_ + "/larger"};
+  std::ofstream(options_.paths[0]).close();
+  std::filesystem::resize_file(options_.paths[0], 2 * kFileBytes);
+  EXPECT_THAT(Open(), HasSubstr("give --ssd-bytes"));
+  EXPECT_EQ(std::filesystem::file_size(options_.paths[0]), 2 * kFileBytes);
+}
+
 TEST_P(SsdTest, FiguresNameTheStore) {
   ASSERT_EQ(Open(), "");
   ASSERT_EQ(Save(1), service::SaveResult::kSaved);

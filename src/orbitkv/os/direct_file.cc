@@ -12,10 +12,13 @@
 #include <unistd.h>
 #include <vector>
 
+#include "orbitkv/os/mapping.h"
+
 namespace orbitkv::os {
 namespace {
 
 constexpr std::uint32_t kCoarseAlign = 4096;
+constexpr std::uint64_t kBlankPieceBytes = 1U << 20U;
 
 std::unexpected<Error> FailDevice(const char* text, std::uint64_t a = 0) {
   auto error = FailErrno(text, a);
@@ -134,6 +137,24 @@ Status DirectFile::Reserve(std::uint64_t bytes) {
   bytes_ = static_cast<std::uint64_t>(info.st_size);
   ProbeAlign();
   return {};
+}
+
+Result<bool> DirectFile::IsBlank() const {
+  ORBITKV_ASSIGN_OR_RETURN(const Mapping memory, Mapping::Anonymous(kBlankPieceBytes));
+  for (std::uint64_t at = 0; at < bytes_;) {
+    // Where the file system does not say, everything counts as written.
+    const off_t written = ::lseek(fd_.get(), static_cast<off_t>(at), SEEK_DATA);
+    if (written < 0 && errno == ENXIO) break;
+    if (written > 0) at = static_cast<std::uint64_t>(written) / kCoarseAlign * kCoarseAlign;
+    const IoPiece piece{memory.data(), kBlankPieceBytes};
+    ORBITKV_ASSIGN_OR_RETURN(const std::uint64_t got, ReadPieces(fd_.get(), at, {&piece, 1}));
+    if (std::ranges::any_of(memory.bytes().first(got), [](std::byte byte) { return byte != std::byte{0}; })) {
+      return false;
+    }
+    if (got < kBlankPieceBytes) break;
+    at += got;
+  }
+  return true;
 }
 
 Result<std::uint64_t> ReadPieces(int fd, std::uint64_t offset, std::span<const IoPiece> pieces) {

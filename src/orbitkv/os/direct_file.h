@@ -29,6 +29,8 @@ class DirectFile {
   // The file has this size from now on and every byte of it has its place on the device. A block device must be large
   // enough as it is.
   Status Reserve(std::uint64_t bytes);
+  // Whether every byte of it is zero. Reads what was written, which of a file that was only reserved is nothing.
+  Result<bool> IsBlank() const;
 
   int fd() const { return fd_.get(); }
   std::uint64_t bytes() const { return bytes_; }

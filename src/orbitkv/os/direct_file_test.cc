@@ -56,6 +56,20 @@ TEST_F(DirectFileTest, ReservesAndMovesSeveralPieces) {
   EXPECT_EQ(ReadPieces(file.fd(), kBytes, in).value(), 0U);
 }
 
+TEST_F(DirectFileTest, KnowsWhetherAnythingIsInIt) {
+  auto file = DirectFile::Open(path_, DirectFile::Use::kCreateIfAbsent).value();
+  EXPECT_TRUE(file.IsBlank().value());
+  ASSERT_TRUE(file.Reserve(kBytes + 4096));
+  EXPECT_TRUE(file.IsBlank().value());
+  std::memset(Page(0).data(), 0, 4096);
+  const std::array<IoPiece, 1> piece = {Piece(0)};
+  ASSERT_EQ(WritePieces(file.fd(), kBytes, piece).value(), 4096U);
+  EXPECT_TRUE(file.IsBlank().value()) << "zeros are nothing, whoever wrote them";
+  Page(0)[4095] = std::byte{1};
+  ASSERT_EQ(WritePieces(file.fd(), kBytes, piece).value(), 4096U);
+  EXPECT_FALSE(file.IsBlank().value());
+}
+
 TEST_F(DirectFileTest, RefusesWhatIsNoFile) {
   EXPECT_EQ(DirectFile::Open(directory_, DirectFile::Use::kReadOnly).error().code, Code::kInvalid);
   EXPECT_EQ(DirectFile::Open("/dev/null", DirectFile::Use::kReadWrite).error().code, Code::kInvalid);
