@@ -97,7 +97,9 @@ std::optional<SlotContent> BlockCache::InSlot(pool::SlotIndex slot) const {
                      .row = entry.row,
                      .hash = entry.hash,
                      .component = node.component,
-                     .generation = node.generation};
+                     .generation = node.generation,
+                     .save = node.save,
+                     .used = node.used};
 }
 
 void BlockCache::LetGo(const HeldSlot& held) {

@@ -163,6 +163,8 @@ struct SlotContent {
   state::BlockHash hash{};
   std::uint32_t component = 0;
   std::uint64_t generation = 0;
+  SaveState save = SaveState::kNot;
+  bool used = false;  // by NoteSavedUse, since its save state changed
 };
 
 struct AdoptOutcome {
@@ -291,6 +293,8 @@ class BlockCache {
   void EndAwaitSave(BlockRef ref);
   // Appends the components of these groups that are here and neither saved nor under way.
   void Unsaved(const BlockUse& use, std::vector<std::uint32_t>& components) const;
+  // Remembers that these groups were used. Whether Unsaved would name a component.
+  bool NoteSavedUse(const BlockUse& use);
   // Of the component in that slot; nothing when it is another one by now.
   void SetSaveState(BlockRef ref, std::uint32_t component, std::uint64_t generation, SaveState state);
 
@@ -318,6 +322,7 @@ class BlockCache {
     std::uint32_t component = 0;
     SlotUse use = SlotUse::kNone;
     SaveState save = SaveState::kNot;
+    bool used = false;  // since save changed
   };
 
   // What is evicted as one: all of a block, or its sparse groups alone.

@@ -108,6 +108,7 @@ void BlockCache::Attach(std::uint32_t index, std::uint32_t slot, const CommitReq
   node.owner = index;
   node.use = SlotUse::kPresent;
   node.save = request.saved ? SaveState::kSaved : SaveState::kNot;
+  node.used = false;
   node.next = entry.first_slot;
   entry.first_slot = slot;
   --gauges_.reserved_slots;

@@ -36,11 +36,27 @@ void BlockCache::Unsaved(const BlockUse& use, std::vector<std::uint32_t>& compon
   }
 }
 
+bool BlockCache::NoteSavedUse(const BlockUse& use) {
+  const Entry* entry = Deref(use.ref);
+  if (entry == nullptr) return false;
+  const Namespace& space = namespaces_[entry->row.value()];
+  bool unsaved = false;
+  for (std::uint32_t slot = entry->first_slot; slot != kNone; slot = nodes_[slot].next) {
+    SlotNode& node = nodes_[slot];
+    if (node.use != SlotUse::kPresent || ((use.groups >> space.components[node.component].group) & 1U) == 0) continue;
+    node.used = true;
+    unsaved |= node.save == SaveState::kNot;
+  }
+  return unsaved;
+}
+
 void BlockCache::SetSaveState(BlockRef ref, std::uint32_t component, std::uint64_t generation, SaveState state) {
   const Entry* entry = Deref(ref);
   if (entry == nullptr) return;
   const std::uint32_t slot = FindComponent(*entry, component);
-  if (slot != kNone && nodes_[slot].generation == generation) nodes_[slot].save = state;
+  if (slot == kNone || nodes_[slot].generation != generation) return;
+  nodes_[slot].save = state;
+  nodes_[slot].used = false;
 }
 
 }  // namespace orbitkv::cache

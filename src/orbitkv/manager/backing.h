@@ -1,10 +1,11 @@
 // What lies behind the pool, an SSD store or other hosts: reads blocks into the pool that are not there, and keeps
 // blocks that may leave it. It answers what it has at once, and moves bytes on threads of its own, reads before writes.
 //
-// Owns: its threads. Threads: Open, Start and Stop by the owner; Locate, Submit and Save the dispatcher; the reports
-// any. Blocks: Open; Stop, until nothing of it touches the pool any more; Submit, Save and Locate never. Units: bytes.
-// Errors: Open with one line for people, nothing stays open then; a read or save that cannot be carried
-//        out is reported like any other.
+// Owns: its threads.
+// Threads: Open, Start and Stop by the owner; the reports any; the rest, with what a Source is asked, the dispatcher.
+// Blocks: Open; Stop, until nothing of it touches the pool any more; the others never. Units: bytes.
+// Errors: Open with one line for people, nothing stays open then; a read or save that cannot be carried out is reported
+//         like any other.
 // Invariant: each submitted read or save is reported once, or Stop comes first; between both the slot of a read is
 //            written by nobody else, and that of a save by nobody.
 #pragma once

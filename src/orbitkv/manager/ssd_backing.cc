@@ -1,5 +1,6 @@
 #include "orbitkv/manager/ssd_backing.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "orbitkv/manager/store_terms.h"
@@ -37,6 +38,8 @@ constexpr CounterFigure kCounters[] = {
     {"orbitkv_ssd_pauses_total", "Times the device was left alone for a while.", &store::LogCounters::pauses},
     {"orbitkv_ssd_evicted_segments_total", "Segments given up for room.", &store::LogCounters::evicted_segments},
     {"orbitkv_ssd_evicted_records_total", "Components given up with them.", &store::LogCounters::evicted_records},
+    {"orbitkv_ssd_forgotten_records_total", "Components that could not be read and are not offered again.",
+     &store::LogCounters::forgotten_records},
 };
 
 }  // namespace
@@ -70,6 +73,20 @@ std::optional<service::SourceRecord> SsdBacking::Locate(const service::Component
     if (facts && facts->payload_bytes == key.slot_bytes) return SourceRecordOf(*facts);
   }
   return std::nullopt;
+}
+
+bool SsdBacking::Keeps(const service::ComponentKey& key, std::uint64_t checksum) const {
+  const store::Key stored = StoreKeyOf(key);
+  return std::ranges::any_of(stores_, [&](const auto& store) {
+    const auto facts = store->Kept(stored);
+    return facts && facts->payload_bytes == key.slot_bytes && facts->checksum == checksum;
+  });
+}
+
+std::uint64_t SsdBacking::losses() const {
+  std::uint64_t losses = 0;
+  for (const auto& store : stores_) losses += store->losses();
+  return losses;
 }
 
 Status SsdBacking::Start(int pool_fd, std::uint64_t pool_bytes, Reports reports) {

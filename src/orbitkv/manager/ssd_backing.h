@@ -37,6 +37,8 @@ class SsdBacking final : public Backing {
   std::expected<void, std::string> Open(std::uint64_t deadline_ns) override;
 
   std::optional<service::SourceRecord> Locate(const service::ComponentKey& key) const override;
+  bool Keeps(const service::ComponentKey& key, std::uint64_t checksum) const override;
+  std::uint64_t losses() const override;
   Status Start(int pool_fd, std::uint64_t pool_bytes, Reports reports) override;
   void Stop() override;
   void Submit(const service::LoadRequest& request) override;

@@ -1,13 +1,12 @@
 // One SSD store at work: its file, the way to the device, and the thread that carries loads and saves out.
 //
-// Owns: all of them. Threads: Open, Start and Stop by the owner; Locate, Load, Save and the figures any; the reports
-// run
-//       on the runner's thread.
+// Owns: all of them. Threads: Open, Start and Stop by the owner; Locate, Kept, losses, Load, Save and the figures any;
+//       the reports run on the runner's thread.
 // Blocks: Open, for the device, and while a process that ends still has the file, until its deadline; Stop, until
 //         nothing moves any more.
 // Units: bytes; nanoseconds. Errors: Open with one line for people that names the file and the remedy.
 // Invariants: each load and save is reported once, or Stop comes first. Between Start and the end of Stop the pool
-// stays.
+//             stays.
 #pragma once
 
 #include <cstdint>
@@ -52,6 +51,8 @@ class SsdRunner {
   void Stop() ORBITKV_EXCLUDES(mutex_);
 
   std::optional<store::Facts> Locate(const store::Key& key) const { return store_->Locate(key); }
+  std::optional<store::Facts> Kept(const store::Key& key) const { return store_->Kept(key); }
+  std::uint64_t losses() const { return store_->losses(); }
   void Load(const store::LoadJob& job) ORBITKV_EXCLUDES(mutex_);
   void Save(const store::SaveJob& job) ORBITKV_EXCLUDES(mutex_);
 

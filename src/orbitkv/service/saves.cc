@@ -23,7 +23,11 @@ void Saves::Stored(const Namespace& space, const state::BlockHash& hash) {
 }
 
 void Saves::Used(const Namespace& space, const state::BlockHash& hash, const cache::BlockUse& use) {
-  if (!active()) return;
+  if (active() && cache_.NoteSavedUse(use)) PutInLine(space, hash, use.ref);
+}
+
+void Saves::Again(const Namespace& space, const state::BlockHash& hash) {
+  const cache::BlockUse use = cache_.Peek(space.row, hash);
   components_.clear();
   cache_.Unsaved(use, components_);
   if (!components_.empty()) PutInLine(space, hash, use.ref);
@@ -80,8 +84,7 @@ bool Saves::SendComponent(const Waiting& block, const cache::BlockUse& use, std:
                       .shape = space.ShapeOf(group),
                       .offset = slot->offset,
                       .generation = slot->generation};
-  const std::optional<SourceRecord> known = source_->Locate(request.key);
-  if (known && known->checksum == slot->checksum) {
+  if (source_->Keeps(request.key, slot->checksum)) {
     ++counters_.saves_already_there;
     cache_.SetSaveState(use.ref, component, slot->generation, cache::SaveState::kSaved);
     return true;

@@ -1,10 +1,12 @@
 // Blocks on their way from the pool to what lies behind it, before the pool needs their room.
 //
 // A block is put in line when an engine has stored it (write policy kAll), or stored it anew after it was lost
-// (kReuse), and under both when it is restored from the pool and not saved yet. Work takes blocks out of the line,
-// oldest first, as long as bytes in flight are within their bound: of the groups that are complete, every component
-// that the source does not have. While a component is written its block is pinned as if a rank read it; while a block
-// waits in line, eviction prefers others of about the same worth, but waits for nothing.
+// (kReuse), and under both when it is restored from the pool and not saved yet, or when Resaves finds that the source
+// has lost it. Work takes blocks out of the line, oldest first, as long as bytes in flight are within their bound: of
+// the groups that are complete, every component that the source does not have. A group that lacks a shard is of no use
+// to anybody, here or behind the pool, and not saved: its block is among the first victims. While a component is
+// written its block is pinned as if a rank read it; while a block waits in line, eviction prefers others of about the
+// same worth, but waits for nothing.
 //
 // Owns: the line, and the granted pins of what is being saved, one per component. Threads: one. Blocks: no.
 // Units: bytes of slots as the pool rounds them. Limits: Limits::save_queue blocks in line, the newest are dropped.
@@ -41,6 +43,10 @@ class Saves {
   void Stored(const Namespace& space, const state::BlockHash& hash);
   // A restore takes these groups of the block out of the pool.
   void Used(const Namespace& space, const state::BlockHash& hash, const cache::BlockUse& use);
+  // Something of the block is not behind the pool, or not any more.
+  void Again(const Namespace& space, const state::BlockHash& hash);
+  // For Again beside what engines store.
+  bool HasRoom() const { return line_.size() * 2 < limits_.save_queue; }
 
   bool HasWork() const { return !line_.empty() && !blocked_; }
   void Work();

@@ -1,7 +1,9 @@
 // Write-behind: what is saved, when, how much at once, and what holds the slots meanwhile.
 #include <gtest/gtest.h>
 
+#include "orbitkv/service/resaves.h"
 #include "orbitkv/service/test_engine.h"
+#include "orbitkv/service/test_life.h"
 #include "orbitkv/testing/ram_source.h"
 
 namespace orbitkv::service {
@@ -217,6 +219,168 @@ TEST_F(FewBytesTest, BytesInFlightAndBlocksInLineAreBounded) {
   world_.ExpectQuiet();
 }
 
+class ResavesTest : public SavesTest {
+ protected:
+  using SavesTest::SavesTest;
+  // Whatever is looked at by and by.
+  void EndRounds() {
+    for (int i = 0; i < 1000 && world_.service().resaving(); ++i) world_.Advance(Resaves::kStepNs);
+  }
+};
+
+TEST_F(ResavesTest, WhatTheSourceHasLostIsSavedAgain) {
+  const auto chain = Chain(1, 3);
+  ASSERT_EQ(world_.Publish(session_, chain), 3U);
+  const auto wanted = Wanted();
+  ASSERT_EQ(wanted.size(), 3U);
+  Report(wanted);
+  Use(chain);
+  world_.Advance(kSecond);
+  EXPECT_FALSE(world_.service().resaving()) << "nothing was lost: nothing is looked at";
+  source_.Erase(wanted[1].key);
+  world_.Advance(1);
+  EndRounds();
+  const auto again = Wanted();
+  ASSERT_EQ(again.size(), 1U);
+  EXPECT_EQ(again[0].key, wanted[1].key);
+  EXPECT_EQ(counters().saves_lost, 1U);
+  Report(again);
+  world_.Advance(2 * kSecond);
+  EndRounds();
+  EXPECT_TRUE(Wanted().empty());
+  EXPECT_EQ(counters().saves_already_there, 0U) << "the others were not put in line";
+  // Not used since: it is saved when it is.
+  source_.Erase(wanted[1].key);
+  world_.Advance(kSecond);
+  EndRounds();
+  EXPECT_EQ(counters().saves_lost, 2U);
+  EXPECT_TRUE(Wanted().empty());
+  Use(chain);
+  EXPECT_EQ(SaveAll(), 1U);
+  // Other bytes under the same key are not what was saved.
+  source_.Put(wanted[2].key, {.parent = chain[1], .depth = 2, .checksum = 1});
+  source_.Put({digest_, Chain(2, 1)[0], 0, 0, world_.slot_bytes()}, {});
+  source_.Erase({digest_, Chain(2, 1)[0], 0, 0, world_.slot_bytes()});
+  world_.Advance(kSecond);
+  EndRounds();
+  EXPECT_EQ(SaveAll(), 1U);
+  world_.ExpectQuiet();
+}
+
+TEST_F(ResavesTest, AReportedSaveOrLoadIsTimeToLook) {
+  const auto chain = Chain(1, 2);
+  ASSERT_EQ(world_.Publish(session_, std::span(chain).first(1)), 1U);
+  EXPECT_EQ(SaveAll(), 1U);
+  Use(std::span(chain).first(1));
+  ASSERT_EQ(world_.Publish(session_, chain), 1U);
+  const auto wanted = Wanted();
+  source_.Erase({digest_, chain[0], 0, 0, world_.slot_bytes()});
+  EXPECT_FALSE(world_.service().resaving());
+  Report(wanted);
+  ASSERT_TRUE(world_.service().resaving());
+  EXPECT_LE(*world_.service().NextDeadline(), world_.now());
+  EndRounds();
+  EXPECT_EQ(SaveAll(), 1U);
+  world_.ExpectQuiet();
+}
+
+TEST_F(ResavesTest, ARoundTakesShortStepsAndRests) {
+  const auto chain = Chain(1, 400);
+  ASSERT_EQ(world_.Publish(session_, chain), 400U);
+  const auto wanted = Wanted();
+  ASSERT_EQ(wanted.size(), 400U);
+  Report(wanted);
+  Use(chain);
+  for (const SaveRequest& request : wanted) source_.Erase(request.key);
+  world_.Advance(1);
+  EXPECT_LE(counters().saves_lost, Resaves::kSlotsPerStep);
+  const std::uint64_t began = world_.now();
+  EndRounds();
+  EXPECT_EQ(counters().saves_lost, 400U);
+  EXPECT_EQ(SaveAll(), 400U);
+  // The next one a while after the last began, however much is lost.
+  Use(chain);
+  source_.Erase(wanted[7].key);
+  world_.Advance(1);
+  ASSERT_TRUE(world_.service().resaving());
+  EXPECT_EQ(*world_.service().NextDeadline(), began + Resaves::kRoundNs);
+  EXPECT_TRUE(Wanted().empty());
+  world_.Advance(Resaves::kRoundNs);
+  EndRounds();
+  EXPECT_EQ(SaveAll(), 1U);
+  world_.ExpectQuiet();
+}
+
+class ShortLineTest : public ResavesTest {
+ protected:
+  static WorldOptions ShortLine() {
+    WorldOptions options = Options(SavePolicy::kAll);
+    options.limits.save_queue = 10;
+    return options;
+  }
+  ShortLineTest() : ResavesTest(ShortLine()) {}
+};
+
+TEST_F(ShortLineTest, ARoundLeavesRoomInTheLine) {
+  std::vector<ComponentKey> keys;
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    const auto block = Chain(seed, 1);
+    ASSERT_EQ(world_.Publish(session_, block), 1U);
+    EXPECT_EQ(SaveAll(), 1U);
+    Use(block);
+    keys.push_back({digest_, block[0], 0, 0, world_.slot_bytes()});
+  }
+  for (const ComponentKey& key : keys) source_.Erase(key);
+  world_.Advance(1);
+  EXPECT_EQ(gauges().saves_in_line, 5U);
+  std::size_t saved = 0;
+  for (int i = 0; i < 1000 && world_.service().resaving(); ++i) {
+    world_.Advance(Resaves::kStepNs);
+    saved += SaveAll();
+  }
+  EXPECT_EQ(saved, 20U);
+  EXPECT_EQ(counters().saves_dropped, 0U);
+  world_.ExpectQuiet();
+}
+
+// Nobody remembers over a restart what was saved of a pool that survives it.
+TEST(ResavesAfterARestart, WhatWasTakenOverIsPutInLineAndSavedWhereItIsNotYet) {
+  CoreStateConfig config = Config();
+  config.limits.save_policy = SavePolicy::kAll;
+  const auto tables = FreshTables(config);
+  ::orbitkv::testing::RamSource source;
+  const auto chain = Chain(1, 6);
+  const auto wanted = [](Service& service, std::uint64_t& now_ns) {
+    std::vector<SaveRequest> all;
+    for (int i = 0; i < 1000 && (service.resaving() || service.HasWork()); ++i) {
+      service.Tick(now_ns += Resaves::kStepNs);
+      service.Work(now_ns);
+      for (const SaveRequest& request : service.TakeSaves()) all.push_back(request);
+    }
+    return all;
+  };
+  {
+    OneLife life(*tables, config);
+    life.service().SetSource(&source);
+    EXPECT_FALSE(life.service().resaving()) << "nothing was taken over";
+    const SessionId session = life.Join(0);
+    ASSERT_EQ(life.Publish(session, chain), 6U);
+    const auto first = wanted(life.service(), life.now_ns);
+    ASSERT_EQ(first.size(), 6U);
+    for (std::size_t i = 0; i < 4; ++i) source.Put(first[i].key, first[i].record);
+    // The Manager dies before the last two are written.
+  }
+  OneLife life(*tables, config);
+  life.service().SetSource(&source);
+  const auto again = wanted(life.service(), life.now_ns);
+  EXPECT_EQ(life.service().counters().saves_already_there, 4U);
+  ASSERT_EQ(again.size(), 2U);
+  EXPECT_EQ(again[0].key.hash, chain[4]);
+  EXPECT_EQ(again[1].key.hash, chain[5]);
+  for (const SaveRequest& request : again) life.service().SaveDone(request.id, SaveResult::kSaved, life.now_ns);
+  EXPECT_TRUE(wanted(life.service(), life.now_ns).empty()) << "once";
+}
+
 class SmallPoolTest : public SavesTest {
  protected:
   static WorldOptions SmallPool() {
@@ -297,6 +461,27 @@ TEST_F(ShardsTest, ABlockIsSavedWhenAllItsShardsAreThere) {
   EXPECT_NE(wanted[0].key.shard, wanted[1].key.shard);
   EXPECT_EQ(wanted[0].record.checksum, ChecksumOf(chain[0], wanted[0].key.shard));
   Report(wanted);
+  world_.ExpectQuiet();
+}
+
+// Without all its shards nobody can use a group, from the pool or from behind it: what comes of it later is saved anew.
+TEST_F(ShardsTest, WhatLacksAShardIsNotSavedAndGoesFirst) {
+  const SessionId zero = world_.Join(world_.Worker("two", 0, 2, 0, 2));
+  const SessionId one = world_.Join(world_.Worker("two", 1, 2, 1, 2));
+  const auto chain = Chain(7, 2);
+  ASSERT_EQ(world_.Publish(zero, chain, 0), 2U);
+  ASSERT_EQ(world_.Publish(one, std::span(chain).first(1), 1), 1U);
+  world_.End(one);
+  world_.Advance(11 * kSecond);
+  EXPECT_EQ(world_.cache().counters().incomplete, 1U) << "among the first victims";
+  const auto wanted = Wanted();
+  ASSERT_EQ(wanted.size(), 2U);
+  for (const SaveRequest& request : wanted) EXPECT_EQ(request.key.hash, chain[0]);
+  Report(wanted);
+  // A shard that comes all the same completes it.
+  const SessionId late = world_.Join(world_.Worker("two", 1, 2, 1, 2));
+  ASSERT_EQ(world_.Publish(late, chain, 1), 1U);
+  EXPECT_EQ(SaveAll(), 2U);
   world_.ExpectQuiet();
 }
 

@@ -13,6 +13,7 @@
 #include "orbitkv/service/loads.h"
 #include "orbitkv/service/operations.h"
 #include "orbitkv/service/registry.h"
+#include "orbitkv/service/resaves.h"
 #include "orbitkv/service/reservations.h"
 #include "orbitkv/service/saves.h"
 #include "orbitkv/service/scrub.h"
@@ -32,6 +33,7 @@ struct Service::Parts {
         loads(limits, cache, counters),
         operations(limits, {cache, leases, loads, lookups, counters}),
         saves(limits, cache, counters),
+        resaves(limits, {cache, registry, saves, counters}),
         verifications(limits, cache, counters),
         grants(limits, {cache, leases, saves, verifications, counters}),
         reservations(limits, cache, saves, counters),
@@ -47,6 +49,7 @@ struct Service::Parts {
   Loads loads;
   Operations operations;
   Saves saves;
+  Resaves resaves;
   Verifications verifications;
   Grants grants;
   Reservations reservations;
@@ -351,6 +354,7 @@ Status Service::PublishAbort(SessionId session, ReservationId reservation, std::
 void Service::SetSource(const Source* source) {
   parts_->loads.SetSource(source);
   parts_->saves.SetSource(source);
+  parts_->resaves.SetSource(source);
 }
 
 bool Service::Work(std::uint64_t now_ns) {
@@ -368,6 +372,7 @@ std::vector<LoadRequest> Service::TakeLoads() { return parts_->loads.Take(); }
 
 void Service::LoadDone(std::uint64_t id, LoadResult result, std::uint64_t checksum, std::uint64_t now_ns) {
   parts_->operations.LoadDone(id, result, checksum, parts_->At(now_ns));
+  parts_->resaves.Note(parts_->now_ns);
 }
 
 std::vector<SaveRequest> Service::TakeSaves() { return parts_->saves.Take(); }
@@ -375,7 +380,10 @@ std::vector<SaveRequest> Service::TakeSaves() { return parts_->saves.Take(); }
 void Service::SaveDone(std::uint64_t id, SaveResult result, std::uint64_t now_ns) {
   parts_->At(now_ns);
   parts_->saves.Done(id, result);
+  parts_->resaves.Note(parts_->now_ns);
 }
+
+bool Service::resaving() const { return parts_->resaves.busy(); }
 
 std::vector<SessionId> Service::TakeCompleted() { return parts_->operations.TakeCompleted(); }
 
@@ -440,13 +448,14 @@ void Service::Tick(std::uint64_t now_ns) {
   parts_->reservations.Tick(parts_->now_ns);
   parts_->cache.Tick(parts_->now_ns);
   parts_->earlier.Tick(parts_->now_ns);
+  parts_->resaves.Tick(parts_->now_ns);
 }
 
 std::optional<std::uint64_t> Service::NextDeadline() const {
   std::optional<std::uint64_t> first;
   for (const std::optional<std::uint64_t> one :
        {parts_->leases.NextDeadline(), parts_->operations.NextDeadline(), parts_->reservations.NextDeadline(),
-        parts_->cache.next_deadline_ns(), parts_->earlier.NextDeadline()}) {
+        parts_->cache.next_deadline_ns(), parts_->earlier.NextDeadline(), parts_->resaves.NextDeadline()}) {
     if (one && (!first || *one < *first)) first = one;
   }
   return first;

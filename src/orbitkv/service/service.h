@@ -142,6 +142,8 @@ class Service {
   // Saves to carry out. Each is reported once; an id that is not open is ignored.
   std::vector<SaveRequest> TakeSaves();
   void SaveDone(std::uint64_t id, SaveResult result, std::uint64_t now_ns);
+  // Goes over the pool for what the source has lost, with Tick.
+  bool resaving() const;
   // Sessions that have tickets to poll for, each once.
   std::vector<SessionId> TakeCompleted();
 

@@ -1,7 +1,7 @@
 // Where blocks may be had that are not in the pool: an SSD store, other hosts. The service decides what is read into
 // which slot and which slots are worth saving; whoever owns the Service carries reads and saves out and reports back.
 //
-// Owns: nothing. Threads: Locate is called on the dispatcher and looks only at what the source keeps in memory.
+// Owns: nothing. Threads: a Source is asked on the dispatcher and looks only at what it keeps in memory.
 // Blocks: never. Units: bytes.
 // Errors: a source that promised a component and cannot deliver it reports that; it becomes a miss. What could not be
 //         saved is in the pool only.
@@ -38,7 +38,12 @@ struct SourceRecord {
 class Source {
  public:
   virtual ~Source() = default;
+  // What it could deliver now.
   virtual std::optional<SourceRecord> Locate(const ComponentKey& key) const = 0;
+  // Whether it still has what was saved as this, be it readable at the moment or not.
+  virtual bool Keeps(const ComponentKey& key, std::uint64_t checksum) const = 0;
+  // Rises after it has lost components that were saved: given up for room, or found unreadable.
+  virtual std::uint64_t losses() const = 0;
 };
 
 // How a slot's bytes are made up: pages, then the list of their checksums. What a slot's checksum is computed over.

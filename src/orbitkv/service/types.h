@@ -142,6 +142,7 @@ struct Counters {
   std::uint64_t saves_no_room = 0;  // behind the pool
   std::uint64_t saves_failed = 0;
   std::uint64_t saves_dropped = 0;  // blocks: too many in line
+  std::uint64_t saves_lost = 0;     // components that are in the pool and behind it no more, though they were saved
   std::uint64_t leases_expired = 0;
   std::uint64_t leases_revoked = 0;
   std::uint64_t grants = 0;

@@ -208,7 +208,7 @@ void Log::ReadEnded(const Reader::Ended& ended, std::uint64_t now_ns) {
   }
   // What could not be read is not offered again in this life.
   if (reinserts) return ReinsertEnded();
-  parts_.index->Erase(ended.job.key, ended.job.location);
+  if (parts_.index->Erase(ended.job.key, ended.job.location)) ++counters_.forgotten_records;
   EndLoad(ended.job.id, ended.result == Reader::Result::kShort ? LogEnd::Result::kShort : LogEnd::Result::kFailed);
 }
 

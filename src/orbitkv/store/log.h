@@ -66,6 +66,7 @@ struct LogCounters {
   std::uint64_t pauses = 0;
   std::uint64_t evicted_segments = 0;
   std::uint64_t evicted_records = 0;
+  std::uint64_t forgotten_records = 0;  // that could not be read
 };
 
 struct LoadJob {

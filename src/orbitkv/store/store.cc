@@ -59,7 +59,10 @@ Result<std::unique_ptr<Store>> Store::Open(orbite::Port& port, const StoreConfig
 }
 
 std::optional<Facts> Store::Locate(const Key& key) const {
-  if (!readable_.load(std::memory_order_relaxed)) return std::nullopt;
+  return readable_.load(std::memory_order_relaxed) ? Kept(key) : std::nullopt;
+}
+
+std::optional<Facts> Store::Kept(const Key& key) const {
   const auto found = index_->Find(key);
   return found ? std::optional(found->facts) : std::nullopt;
 }
@@ -71,6 +74,7 @@ void Store::Step(std::uint64_t now_ns, std::uint64_t unix_s) {
 
 void Store::Publish(std::uint64_t now_ns) {
   readable_.store(log_->readable(now_ns), std::memory_order_relaxed);
+  losses_.store(log_->counters().evicted_records + log_->counters().forgotten_records, std::memory_order_relaxed);
   StoreGauges gauges;
   gauges.file_bytes = superblock_.file_bytes;
   gauges.segments = segments_->count();

@@ -1,7 +1,7 @@
 // One store: a file of blocks that survives its Manager, and the machine's loss of power as far as it was written.
 //
-// Owns: index, segments, engine and log; not the port, which outlives it. Threads: Locate and the gauges any, the rest
-//       one. Blocks: Open, for the device; nothing else.
+// Owns: index, segments, engine and log; not the port, which outlives it. Threads: Locate, Kept, losses and the gauges
+//       any, the rest one. Blocks: Open, for the device; nothing else.
 // Units: bytes; nanoseconds; seconds since 1970. Limits: max_records in the index.
 // Errors: Open as recovery.h and LogConfig say. Later ones are ends of loads and saves, and counters.
 // Invariants: the file never grows. What Locate names was written completely; what is loaded matches its checksum.
@@ -50,7 +50,12 @@ class Store {
   Store(const Store&) = delete;
   Store& operator=(const Store&) = delete;
 
+  // What can be read now.
   std::optional<Facts> Locate(const Key& key) const;
+  // What is there, readable now or not.
+  std::optional<Facts> Kept(const Key& key) const;
+  // Records that are there no more, and were not replaced; rises after they went.
+  std::uint64_t losses() const { return losses_.load(std::memory_order_relaxed); }
 
   Log& log() { return *log_; }
   // Log::Step, then what other threads may see of it.
@@ -72,6 +77,7 @@ class Store {
   std::unique_ptr<Log> log_;
   RecoveryReport report_;
   std::atomic<bool> readable_{true};
+  std::atomic<std::uint64_t> losses_{0};
   mutable Mutex mutex_;
   LogCounters counters_ ORBITKV_GUARDED_BY(mutex_);
   StoreGauges gauges_ ORBITKV_GUARDED_BY(mutex_);

@@ -143,6 +143,58 @@ TEST(Store, ColdRecordsAreNotWrittenAgain) {
   EXPECT_GT(counters.evicted_records, 100U);
 }
 
+TEST(Store, SaysWhatItHasLostAndWhatItKeeps) {
+  StoreWorld world({.segments = 5});
+  ASSERT_TRUE(world.Open());
+  ASSERT_EQ(world.Save(1), Result::kOk);
+  ASSERT_EQ(world.Save(2), Result::kOk);
+  EXPECT_EQ(world.store().losses(), 0U);
+  world.faults().set_fault([](const orbite::Operation& operation) {
+    return operation.kind == OperationKind::kRead ? Fault::kGone : Fault::kNone;
+  });
+  EXPECT_EQ(world.Load(1), Loaded::kFailed);
+  EXPECT_FALSE(world.store().gauges().readable);
+  EXPECT_FALSE(world.Has(2));
+  EXPECT_TRUE(world.store().Kept(world.KeyOf(2))) << "the device may come back";
+  EXPECT_FALSE(world.store().Kept(world.KeyOf(1)));
+  EXPECT_EQ(world.store().losses(), 1U);
+  world.faults().set_fault({});
+  for (std::uint64_t block = 100; block < 400; ++block) ASSERT_EQ(world.Save(block), Result::kOk);
+  EXPECT_FALSE(world.store().Kept(world.KeyOf(2)));
+  const LogCounters counters = world.store().counters();
+  EXPECT_EQ(world.store().losses(), counters.evicted_records + counters.forgotten_records);
+}
+
+// A segment that is given up has its records until it is begun again, and a restart may as well serve them. It is the
+// first one to be given up once more, which costs nothing: what was hot in it lies further on by now.
+TEST(Store, WhatWasGivenUpServesAfterARestartUntilItsRoomIsNeeded) {
+  StoreWorld world({.segments = 5});
+  ASSERT_TRUE(world.Open());
+  std::uint64_t count = 0;
+  while (world.store().counters().evicted_segments == 0 && count < 1000) {
+    ASSERT_EQ(world.Save(count), Result::kOk);
+    if (count == 3) ASSERT_EQ(world.Load(3), Loaded::kRight);
+    ++count;
+  }
+  ASSERT_EQ(world.store().gauges().free_segments, 1U);
+  EXPECT_EQ(world.store().counters().reinserted, 1U);
+  std::set<std::uint64_t> kept;
+  for (std::uint64_t block = 0; block < count; ++block) {
+    if (world.Has(block)) kept.insert(block);
+  }
+  EXPECT_FALSE(kept.contains(0));
+  EXPECT_TRUE(kept.contains(3));
+  ASSERT_TRUE(world.Open());
+  EXPECT_EQ(world.store().gauges().free_segments, 0U);
+  EXPECT_EQ(world.store().gauges().records, count);
+  EXPECT_TRUE(world.Has(0));
+  ASSERT_EQ(world.Save(1000), Result::kOk);
+  EXPECT_EQ(world.store().counters().evicted_segments, 1U);
+  EXPECT_EQ(world.store().counters().reinserted, 0U);
+  EXPECT_FALSE(world.Has(0));
+  for (const std::uint64_t block : kept) EXPECT_TRUE(world.Has(block)) << block;
+}
+
 // The index says what recovery finds, but for records of segments that are free and not written again yet.
 TEST(Store, RecoveryFindsWhatTheIndexHas) {
   StoreWorld world({.segments = 5});

@@ -43,6 +43,16 @@ std::optional<service::SourceRecord> RamBacking::Locate(const service::Component
   return source_.Locate(key);
 }
 
+bool RamBacking::Keeps(const service::ComponentKey& key, std::uint64_t checksum) const {
+  const MutexLock lock(mutex_);
+  return source_.Keeps(key, checksum);
+}
+
+std::uint64_t RamBacking::losses() const {
+  const MutexLock lock(mutex_);
+  return source_.losses();
+}
+
 void RamBacking::Run() {
   while (true) {
     std::vector<RamSource::Done> done;

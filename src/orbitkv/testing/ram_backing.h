@@ -32,6 +32,8 @@ class RamBacking final : public manager::Backing {
   void Submit(const service::LoadRequest& request) override ORBITKV_EXCLUDES(mutex_);
   void Save(const service::SaveRequest& request) override ORBITKV_EXCLUDES(mutex_);
   std::optional<service::SourceRecord> Locate(const service::ComponentKey& key) const override ORBITKV_EXCLUDES(mutex_);
+  bool Keeps(const service::ComponentKey& key, std::uint64_t checksum) const override ORBITKV_EXCLUDES(mutex_);
+  std::uint64_t losses() const override ORBITKV_EXCLUDES(mutex_);
 
  private:
   void Run() ORBITKV_EXCLUDES(mutex_);

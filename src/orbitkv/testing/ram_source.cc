@@ -10,7 +10,12 @@ void RamSource::Put(const service::ComponentKey& key, const service::SourceRecor
   components_[KeyOf(key)] = Component{record, std::move(bytes)};
 }
 
-void RamSource::Erase(const service::ComponentKey& key) { components_.erase(KeyOf(key)); }
+void RamSource::Erase(const service::ComponentKey& key) { losses_ += components_.erase(KeyOf(key)); }
+
+bool RamSource::Keeps(const service::ComponentKey& key, std::uint64_t checksum) const {
+  const auto found = components_.find(KeyOf(key));
+  return found != components_.end() && found->second.record.checksum == checksum;
+}
 
 std::optional<service::SourceRecord> RamSource::Locate(const service::ComponentKey& key) const {
   ++located_;

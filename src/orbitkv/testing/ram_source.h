@@ -38,6 +38,8 @@ class RamSource : public service::Source {
   // Located no more; reads under way fail.
   void Erase(const service::ComponentKey& key);
   std::optional<service::SourceRecord> Locate(const service::ComponentKey& key) const override;
+  bool Keeps(const service::ComponentKey& key, std::uint64_t checksum) const override;
+  std::uint64_t losses() const override { return losses_; }
 
   void set_delay(std::function<std::uint64_t(const service::ComponentKey&)> delay_ns) {
     delay_ns_ = std::move(delay_ns);
@@ -81,6 +83,7 @@ class RamSource : public service::Source {
   std::multimap<std::uint64_t, service::SaveRequest> saves_;  // by due time
   std::function<std::uint64_t(const service::ComponentKey&)> save_delay_ns_;
   std::function<service::SaveResult(const service::ComponentKey&)> save_fault_;
+  std::uint64_t losses_ = 0;
   mutable std::uint64_t located_ = 0;
 };
 

@@ -135,6 +135,11 @@ std::optional<service::SourceRecord> DiskSource::Locate(const service::Component
   return manager::SourceRecordOf(*facts);
 }
 
+bool DiskSource::Keeps(const service::ComponentKey& key, std::uint64_t checksum) const {
+  const auto facts = store_->Kept(manager::StoreKeyOf(key));
+  return facts && facts->payload_bytes == key.slot_bytes && facts->checksum == checksum;
+}
+
 void DiskSource::Submit(const service::LoadRequest& request) {
   store::LoadJob job = manager::LoadJobOf(request);
   job.id = LogId(request.id, true);

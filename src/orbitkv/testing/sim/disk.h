@@ -85,6 +85,8 @@ class DiskSource final : public service::Source {
   DiskSource& operator=(const DiskSource&) = delete;
 
   std::optional<service::SourceRecord> Locate(const service::ComponentKey& key) const override;
+  bool Keeps(const service::ComponentKey& key, std::uint64_t checksum) const override;
+  std::uint64_t losses() const override { return store_->losses(); }
   void Submit(const service::LoadRequest& request);
   void Save(const service::SaveRequest& request);
   void Step(std::uint64_t now_ns, std::vector<Loaded>& loaded, std::vector<Saved>& saved);

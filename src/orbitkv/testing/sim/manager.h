@@ -140,7 +140,7 @@ class ManagerLife {
   void TendEarlier();
   // A step of the look through what was taken over.
   void Scrub(std::uint64_t now_ns);
-  bool tending() { return service_.gauges().earlier_sessions > 0 || service_.scrubbing(); }
+  bool tending() { return service_.gauges().earlier_sessions > 0 || service_.scrubbing() || service_.resaving(); }
 
   // ---- the verifier ----
   bool has_verifications() const { return !verifying_.empty(); }

@@ -107,7 +107,7 @@ void World::StepOnce() {
     network_.Deliver(prng_, manager_.get());
   } else if (what < 98) {
     PassTime();
-  } else if (shape_.backed && disk_ == nullptr && manager_ != nullptr) {
+  } else if (shape_.backed && disk_ == nullptr && manager_ != nullptr && !settling_) {
     TendStore();
   }
   if (!settling_ && prng_.Below(1000) < shape_.faults) Fault();
