@@ -6,8 +6,6 @@
 #include <fstream>
 #include <gmock/gmock.h>
 #include <set>
-#include <sys/socket.h>
-#include <sys/un.h>
 #include <thread>
 #include <unistd.h>
 
@@ -19,6 +17,7 @@
 #include "orbitkv/os/clock.h"
 #include "orbitkv/os/unix_socket.h"
 #include "orbitkv/testing/effort.h"
+#include "orbitkv/testing/service_keeper_fixture.h"
 
 namespace orbitkv::integration {
 namespace {
@@ -217,58 +216,14 @@ TEST_F(PoolSurvival, AnEngineThatDiedWithTheManagerHoldsNothing) {
 
 // Keeps descriptors as a service manager does, and passes them to the next Manager.
 TEST_F(PoolSurvival, TheServiceManagersDescriptorsDoAsWell) {
-  const std::string notify = directory_ / "notify";
-  const os::UniqueFd socket(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-  sockaddr_un address = {};
-  address.sun_family = AF_UNIX;
-  notify.copy(address.sun_path, sizeof address.sun_path - 1);
-  ASSERT_EQ(::bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
-  std::vector<std::pair<std::string, os::UniqueFd>> kept;
-  bool ready = false;
-  const auto receive = [&] {
-    for (;;) {
-      char text[256] = {};
-      iovec part = {text, sizeof text - 1};
-      alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-      msghdr message = {};
-      message.msg_iov = &part;
-      message.msg_iovlen = 1;
-      message.msg_control = control;
-      message.msg_controllen = sizeof control;
-      if (::recvmsg(socket.get(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC) < 0) return;
-      const std::string lines(text);
-      ready |= lines == "READY=1";
-      const cmsghdr* const header = CMSG_FIRSTHDR(&message);
-      if (header == nullptr) continue;
-      int fd = -1;
-      std::memcpy(&fd, CMSG_DATA(header), sizeof fd);
-      const auto at = lines.find("FDNAME=") + 7;
-      kept.emplace_back(lines.substr(at, lines.find('\n', at) - at), fd);
-    }
-  };
-  const auto start = [&] {
-    return StartManager({}, [&] {
-      ::setenv("NOTIFY_SOCKET", notify.c_str(), 1);
-      if (kept.empty()) return;
-      std::string names;
-      constexpr int kAside = 200;
-      for (std::size_t i = 0; i < kept.size(); ++i) ::dup2(kept[i].second.get(), kAside + static_cast<int>(i));
-      for (std::size_t i = 0; i < kept.size(); ++i) {
-        ::dup2(kAside + static_cast<int>(i), 3 + static_cast<int>(i));
-        ::close(kAside + static_cast<int>(i));
-        names += (i == 0 ? "" : ":") + kept[i].first;
-      }
-      ::setenv("LISTEN_FDS", std::to_string(kept.size()).c_str(), 1);
-      ::setenv("LISTEN_PID", std::to_string(::getpid()).c_str(), 1);
-      ::setenv("LISTEN_FDNAMES", names.c_str(), 1);
-    });
-  };
+  testing::ServiceKeeper keeper(directory_ / "notify");
+  const auto start = [&] { return StartManager({}, [&] { keeper.PassOn(); }); };
   auto manager = start();
   ASSERT_TRUE(manager);
   ASSERT_EQ(Open(Options())->Publish(Chain(1, 8)).value(), 8U);
-  receive();
-  EXPECT_TRUE(ready);
-  ASSERT_EQ(kept.size(), 3U);
+  keeper.Receive();
+  EXPECT_TRUE(keeper.ready());
+  ASSERT_EQ(keeper.kept().size(), 3U);
   KillManager(manager);
   manager = start();
   ASSERT_TRUE(manager);

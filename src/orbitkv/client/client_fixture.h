@@ -4,7 +4,6 @@
 #pragma once
 
 #include <algorithm>
-#include <filesystem>
 #include <gtest/gtest.h>
 #include <iterator>
 #include <memory>
@@ -18,6 +17,7 @@
 #include "orbitkv/os/clock.h"
 #include "orbitkv/os/unix_socket.h"
 #include "orbitkv/testing/fake_manager.h"
+#include "orbitkv/testing/temporary_directory.h"
 
 namespace orbitkv::client {
 
@@ -84,9 +84,7 @@ class ClientTest : public ::testing::Test {
   static constexpr std::uint32_t kRankZero[] = {0};
 
   ClientTest() {
-    directory_ = (std::filesystem::temp_directory_path() / "orbitkv-client-XXXXXX").string();
-    EXPECT_NE(::mkdtemp(directory_.data()), nullptr);
-    options_.socket_path = directory_ + "/manager.sock";
+    options_.socket_path = directory_ / "manager.sock";
     options_.instance = "engine";
     options_.role = Role::kBoth;
     options_.computation_digest.fill(std::byte{1});
@@ -102,7 +100,6 @@ class ClientTest : public ::testing::Test {
   ~ClientTest() override {
     client_.reset();
     manager_.reset();
-    std::filesystem::remove_all(directory_);
   }
 
   void StartManager(FakeManager::Options options = {}) {
@@ -180,7 +177,7 @@ class ClientTest : public ::testing::Test {
 
   ClientOptions options_;
   Pages pages_{3, 32, 4096};
-  std::string directory_;
+  const testing::TemporaryDirectory directory_;
   std::unique_ptr<FakeManager> manager_;
   std::unique_ptr<CacheClient> client_;
   std::vector<Completion> completions_;

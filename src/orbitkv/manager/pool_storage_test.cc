@@ -4,12 +4,11 @@
 #include <filesystem>
 #include <fstream>
 #include <gtest/gtest.h>
-#include <sys/socket.h>
-#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "orbitkv/os/memfd.h"
+#include "orbitkv/testing/service_keeper_fixture.h"
 
 namespace orbitkv::manager {
 namespace {
@@ -142,55 +141,10 @@ TEST_F(PoolStorageTest, WithoutAnythingNothingOutlives) {
   EXPECT_TRUE(os::HasSizeSeals(storage.pool().fd()).value());
 }
 
-// A service manager: keeps what it is sent, by name.
-class Keeping {
- public:
-  explicit Keeping(const std::string& path) : path_(path), socket_(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0)) {
-    sockaddr_un address = {};
-    address.sun_family = AF_UNIX;
-    path.copy(address.sun_path, sizeof address.sun_path - 1);
-    EXPECT_EQ(::bind(socket_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
-  }
-  ~Keeping() { std::filesystem::remove(path_); }
-  void Receive() {
-    for (;;) {
-      char text[256] = {};
-      iovec part = {text, sizeof text - 1};
-      alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-      msghdr message = {};
-      message.msg_iov = &part;
-      message.msg_iovlen = 1;
-      message.msg_control = control;
-      message.msg_controllen = sizeof control;
-      if (::recvmsg(socket_.get(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC) < 0) return;
-      const std::string line(text);
-      const auto at = line.find("FDNAME=") + 7;
-      const std::string name = line.substr(at, line.find('\n', at) - at);
-      if (line.starts_with("FDSTOREREMOVE")) kept.erase(name);
-      if (!line.starts_with("FDSTORE=1")) continue;
-      const cmsghdr* const header = CMSG_FIRSTHDR(&message);
-      ASSERT_NE(header, nullptr);
-      int fd = -1;
-      std::memcpy(&fd, CMSG_DATA(header), sizeof fd);
-      kept[name] = os::UniqueFd(fd);
-    }
-  }
-  std::map<std::string, os::UniqueFd> Copies() const {
-    std::map<std::string, os::UniqueFd> copies;
-    for (const auto& [name, fd] : kept) copies.emplace(name, os::Duplicate(fd.get()).value());
-    return copies;
-  }
-  std::map<std::string, os::UniqueFd> kept;
-
- private:
-  std::string path_;
-  os::UniqueFd socket_;
-};
-
 TEST_F(PoolStorageTest, TheServiceManagerKeepsWhatIsTakenOver) {
   std::filesystem::create_directory(directory_);
   const std::string path = directory_ / "notify";
-  Keeping keeper(path);
+  ::orbitkv::testing::ServiceKeeper keeper(path);
   const auto options = [&] {
     PoolStorage::Options made = Options();
     made.directory = "";
@@ -205,20 +159,20 @@ TEST_F(PoolStorageTest, TheServiceManagerKeepsWhatIsTakenOver) {
     Mark(first);
   }
   keeper.Receive();
-  ASSERT_EQ(keeper.kept.size(), 3U);
+  ASSERT_EQ(keeper.kept().size(), 3U);
   {
     auto second = PoolStorage::Open(options()).value();
     EXPECT_TRUE(second.taken_over());
     EXPECT_TRUE(Marked(second));
   }
   // Something is missing, or does not fit: all of it is replaced.
-  keeper.kept.erase(PoolStorage::kLivenessName);
-  const auto old_inode = os::IdentityOf(keeper.kept.at(PoolStorage::kPoolName).get())->inode;
+  keeper.kept().erase(PoolStorage::kLivenessName);
+  const auto old_inode = os::IdentityOf(keeper.kept().at(PoolStorage::kPoolName).get())->inode;
   const auto third = PoolStorage::Open(options()).value();
   EXPECT_FALSE(third.taken_over());
   keeper.Receive();
-  ASSERT_EQ(keeper.kept.size(), 3U);
-  EXPECT_NE(os::IdentityOf(keeper.kept.at(PoolStorage::kPoolName).get())->inode, old_inode);
+  ASSERT_EQ(keeper.kept().size(), 3U);
+  EXPECT_NE(os::IdentityOf(keeper.kept().at(PoolStorage::kPoolName).get())->inode, old_inode);
 }
 
 }  // namespace

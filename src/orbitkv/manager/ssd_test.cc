@@ -15,6 +15,7 @@
 #include "orbitkv/manager/ssd_backing.h"
 #include "orbitkv/os/clock.h"
 #include "orbitkv/os/memfd.h"
+#include "orbitkv/testing/temporary_directory.h"
 
 namespace orbitkv::manager {
 namespace {
@@ -34,18 +35,13 @@ class SsdTest : public ::testing::TestWithParam<bool> {
  protected:
   void SetUp() override {
     log::SetLevel(log::Level::kError);
-    directory_ = (std::filesystem::temp_directory_path() / "orbitkv-ssd-XXXXXX").string();
-    ASSERT_NE(::mkdtemp(directory_.data()), nullptr);
     pool_fd_ = os::CreateMemfd("ssd-test", kSlots * kStride).value();
     pool_ = os::Mapping::Map(pool_fd_.get(), kSlots * kStride, os::Access::kReadWrite).value();
-    options_.paths = {directory_ + "/a"};
+    options_.paths = {directory_ / "a"};
     options_.bytes = kFileBytes;
     options_.ring = GetParam();
   }
-  void TearDown() override {
-    backing_.reset();
-    std::filesystem::remove_all(directory_);
-  }
+  void TearDown() override { backing_.reset(); }
 
   std::string Open() {
     backing_ = std::make_unique<SsdBacking>(options_);
@@ -123,7 +119,7 @@ class SsdTest : public ::testing::TestWithParam<bool> {
     changed_.WaitUntil(mutex_, std::chrono::steady_clock::now() + std::chrono::milliseconds(100));
   }
 
-  std::string directory_;
+  const ::orbitkv::testing::TemporaryDirectory directory_;
   SsdBacking::Options options_;
   os::UniqueFd pool_fd_;
   os::Mapping pool_;
@@ -158,7 +154,7 @@ TEST_P(SsdTest, BlocksOutliveTheBacking) {
 }
 
 TEST_P(SsdTest, SeveralStoresShareTheBlocksAndAreFoundInAnyOrder) {
-  options_.paths.push_back(directory_ + "/b");
+  options_.paths.push_back(directory_ / "b");
   ASSERT_EQ(Open(), "");
   for (std::uint64_t block = 0; block < 60; ++block) ASSERT_EQ(Save(block), service::SaveResult::kSaved);
   std::swap(options_.paths[0], options_.paths[1]);
@@ -192,21 +188,21 @@ TEST_P(SsdTest, RefusalsNameTheRemedy) {
   EXPECT_EQ(Open(), "") << "a store knows its size";
   backing_.reset();
 
-  options_.paths = {directory_ + "/new"};
+  options_.paths = {directory_ / "new"};
   EXPECT_THAT(Open(), HasSubstr("give its size"));
   EXPECT_FALSE(std::filesystem::exists(options_.paths[0]));
   options_.bytes = kFileBytes;
-  options_.paths = {directory_ + "/none/a"};
+  options_.paths = {directory_ / "none/a"};
   EXPECT_THAT(Open(), HasSubstr("directory does not exist"));
-  options_.paths = {directory_};
-  EXPECT_THAT(Open(), HasSubstr(directory_));
+  options_.paths = {directory_.path()};
+  EXPECT_THAT(Open(), HasSubstr(directory_.path()));
   options_.paths = {"/dev/null"};
   EXPECT_THAT(Open(), HasSubstr("neither a regular file nor a block device"));
-  options_.paths = {directory_ + "/large"};
+  options_.paths = {directory_ / "large"};
   options_.bytes = std::uint64_t{1} << 60U;
   EXPECT_THAT(Open(), HasSubstr("--ssd-bytes"));
 
-  const std::string notes = directory_ + "/notes";
+  const std::string notes = directory_ / "notes";
   std::ofstream(notes) << std::string(1 << 20U, 'x');
   options_.paths = {notes};
   options_.bytes = 1 << 20U;
@@ -227,13 +223,13 @@ TEST_P(SsdTest, AFileThatWasOnlyBegunIsMadeWhole) {
   EXPECT_TRUE(Load(1));
   backing_.reset();
   // It starts like one, but something is in it.
-  const std::string notes = directory_ + "/notes";
+  const std::string notes = directory_ / "notes";
   std::ofstream(notes) << std::string(8192, '\0') << "x";
   options_.paths = {notes};
   EXPECT_THAT(Open(), HasSubstr("has 8193 bytes"));
   EXPECT_EQ(std::filesystem::file_size(notes), 8193U);
   // One that is larger was meant so.
-  options_.paths = {directory_ + "/larger"};
+  options_.paths = {directory_ / "larger"};
   std::ofstream(options_.paths[0]).close();
   std::filesystem::resize_file(options_.paths[0], 2 * kFileBytes);
   EXPECT_THAT(Open(), HasSubstr("give --ssd-bytes"));

@@ -1,9 +1,7 @@
 #include "orbitkv/os/direct_file.h"
 
 #include <array>
-#include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -14,6 +12,7 @@
 #include "orbitkv/os/eventfd.h"
 #include "orbitkv/os/io_ring.h"
 #include "orbitkv/os/mapping.h"
+#include "orbitkv/testing/temporary_directory.h"
 
 namespace orbitkv::os {
 namespace {
@@ -21,22 +20,14 @@ namespace {
 constexpr std::uint64_t kBytes = 1 << 20;
 constexpr std::uint64_t kPatienceNs = 60'000'000'000;
 
-class DirectFileTest : public testing::Test {
+class DirectFileTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    directory_ = (std::filesystem::temp_directory_path() / "orbitkv-direct-XXXXXX").string();
-    ASSERT_NE(::mkdtemp(directory_.data()), nullptr);
-    path_ = directory_ + "/file";
-    memory_ = Mapping::Anonymous(4 * 4096).value();
-  }
-  void TearDown() override { std::filesystem::remove_all(directory_); }
-
   std::span<std::byte> Page(std::size_t i) { return memory_.bytes().subspan(i * 4096, 4096); }
   IoPiece Piece(std::size_t i) { return {Page(i).data(), Page(i).size()}; }
 
-  std::string directory_;
-  std::string path_;
-  Mapping memory_;
+  const testing::TemporaryDirectory directory_;
+  const std::string path_ = directory_ / "file";
+  const Mapping memory_ = Mapping::Anonymous(4 * 4096).value();
 };
 
 TEST_F(DirectFileTest, ReservesAndMovesSeveralPieces) {
@@ -71,10 +62,10 @@ TEST_F(DirectFileTest, KnowsWhetherAnythingIsInIt) {
 }
 
 TEST_F(DirectFileTest, RefusesWhatIsNoFile) {
-  EXPECT_EQ(DirectFile::Open(directory_, DirectFile::Use::kReadOnly).error().code, Code::kInvalid);
+  EXPECT_EQ(DirectFile::Open(directory_.path(), DirectFile::Use::kReadOnly).error().code, Code::kInvalid);
   EXPECT_EQ(DirectFile::Open("/dev/null", DirectFile::Use::kReadWrite).error().code, Code::kInvalid);
-  ASSERT_EQ(::mkfifo((directory_ + "/pipe").c_str(), 0600), 0);
-  EXPECT_EQ(DirectFile::Open(directory_ + "/pipe", DirectFile::Use::kReadWrite).error().code, Code::kInvalid);
+  ASSERT_EQ(::mkfifo((directory_ / "pipe").c_str(), 0600), 0);
+  EXPECT_EQ(DirectFile::Open(directory_ / "pipe", DirectFile::Use::kReadWrite).error().code, Code::kInvalid);
 }
 
 TEST_F(DirectFileTest, ASecondProcessIsRefusedWithThePidOfTheFirst) {

@@ -6,29 +6,25 @@
 #include <gtest/gtest.h>
 
 #include "orbitkv/os/memory_limits.h"
+#include "orbitkv/testing/temporary_directory.h"
 
 namespace orbitkv::os {
 namespace {
 
-class FileTest : public testing::Test {
+class FileTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    directory_ = (std::filesystem::temp_directory_path() / "orbitkv-file-XXXXXX").string();
-    ASSERT_NE(::mkdtemp(directory_.data()), nullptr);
-  }
-  void TearDown() override { std::filesystem::remove_all(directory_); }
   void Put(const std::string& name, const std::string& content) {
-    const std::filesystem::path path = std::filesystem::path(directory_) / name;
+    const std::filesystem::path path = std::filesystem::path(directory_ / name);
     std::filesystem::create_directories(path.parent_path());
     std::ofstream(path) << content;
   }
-  MemoryPaths Paths() const { return {directory_ + "/meminfo", directory_ + "/own", directory_ + "/cgroup"}; }
+  MemoryPaths Paths() const { return {directory_ / "meminfo", directory_ / "own", directory_ / "cgroup"}; }
 
-  std::string directory_;
+  const testing::TemporaryDirectory directory_;
 };
 
 TEST_F(FileTest, LockIsExclusiveAndTheFileStays) {
-  const std::string path = directory_ + "/lock";
+  const std::string path = directory_ / "lock";
   {
     const auto lock = FileLock::TryAcquire(path).value();
     ASSERT_TRUE(lock.has_value());
@@ -39,7 +35,7 @@ TEST_F(FileTest, LockIsExclusiveAndTheFileStays) {
 }
 
 TEST_F(FileTest, ReplaceThenReadAndIdentityChanges) {
-  const std::string path = directory_ + "/f";
+  const std::string path = directory_ / "f";
   EXPECT_EQ(ReadFile(path, 10).error().code, Code::kNotFound);
   ASSERT_TRUE(ReplaceFile(path, "one"));
   const auto before = IdentityOf(path).value();
@@ -47,19 +43,19 @@ TEST_F(FileTest, ReplaceThenReadAndIdentityChanges) {
   EXPECT_EQ(ReadFile(path, 2).error().code, Code::kInvalid);
   ASSERT_TRUE(ReplaceFile(path, "other"));
   EXPECT_NE(IdentityOf(path).value(), before);
-  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(directory_), {}), 1);
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(directory_.path()), {}), 1);
   ASSERT_TRUE(RemoveFile(path));
   EXPECT_EQ(IdentityOf(path).error().code, Code::kNotFound);
 }
 
 TEST_F(FileTest, EnsureDirectoryKeepsWhatIsThere) {
-  const std::string path = directory_ + "/d";
+  const std::string path = directory_ / "d";
   ASSERT_TRUE(EnsureDirectory(path, 0700));
   EXPECT_EQ(DirectoryFactsOf(path).value().mode, 0700U);
   EXPECT_TRUE(EnsureDirectory(path, 0755));
   EXPECT_EQ(DirectoryFactsOf(path).value().mode, 0700U);
   Put("plain", "");
-  EXPECT_EQ(EnsureDirectory(directory_ + "/plain", 0700).error().code, Code::kInvalid);
+  EXPECT_EQ(EnsureDirectory(directory_ / "plain", 0700).error().code, Code::kInvalid);
 }
 
 TEST_F(FileTest, Version2TakesTheSmallestRoomUpTheTree) {

@@ -1,6 +1,4 @@
 #include <csignal>
-#include <cstdlib>
-#include <filesystem>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -12,15 +10,10 @@
 #include "orbitkv/os/signal_fd.h"
 #include "orbitkv/os/thread.h"
 #include "orbitkv/os/unix_socket.h"
+#include "orbitkv/testing/temporary_directory.h"
 
 namespace orbitkv::os {
 namespace {
-
-std::string TemporaryDirectory() {
-  std::string path = (std::filesystem::temp_directory_path() / "orbitkv-os-XXXXXX").string();
-  EXPECT_NE(::mkdtemp(path.data()), nullptr);
-  return path;
-}
 
 TEST(Pidfd, BecomesReadableWhenTheProcessEnds) {
   const pid_t child = ::fork();
@@ -40,8 +33,8 @@ TEST(Pidfd, BecomesReadableWhenTheProcessEnds) {
 }
 
 TEST(UnixSocket, CarriesBytesDescriptorsAndCredentials) {
-  const std::string directory = TemporaryDirectory();
-  const std::string path = directory + "/s";
+  const testing::TemporaryDirectory directory;
+  const std::string path = directory / "s";
   EXPECT_EQ(ConnectUnix(path, 0).error().code, Code::kUnavailable);
   const UniqueFd listener = ListenUnix(path).value();
   struct stat info = {};
@@ -64,7 +57,6 @@ TEST(UnixSocket, CarriesBytesDescriptorsAndCredentials) {
   EXPECT_EQ(received[2], std::byte{3});
   ASSERT_EQ(got.size(), 1U);
   EXPECT_EQ(PidOf(got[0].get()).value(), OwnPid());
-  std::filesystem::remove_all(directory);
 }
 
 TEST(UnixSocket, DeadlinesAndClosedPeers) {
@@ -83,9 +75,8 @@ TEST(UnixSocket, DeadlinesAndClosedPeers) {
 
 TEST(UnixSocket, RefusesALongPathAndAFileInTheWay) {
   EXPECT_EQ(ListenUnix(std::string(200, 'x')).error().code, Code::kInvalid);
-  const std::string directory = TemporaryDirectory();
-  EXPECT_EQ(ListenUnix(directory).error().code, Code::kInvalid);
-  std::filesystem::remove_all(directory);
+  const testing::TemporaryDirectory directory;
+  EXPECT_EQ(ListenUnix(directory.path()).error().code, Code::kInvalid);
 }
 
 TEST(ForkGuard, RefusesInheritedObjectsOnly) {

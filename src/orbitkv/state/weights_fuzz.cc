@@ -11,6 +11,7 @@
 #include "orbitkv/base/check.h"
 #include "orbitkv/os/file.h"
 #include "orbitkv/state/weights.h"
+#include "orbitkv/testing/temporary_directory.h"
 
 namespace {
 
@@ -21,29 +22,27 @@ using orbitkv::state::HashFile;
 class World {
  public:
   World() {
-    ORBITKV_CHECK(::mkdtemp(root_.data()) != nullptr);
-    std::ofstream(root_ + "/model.bin") << "weights";
-    options_.cache_dir = root_ + "/cache";
-    hex_ = HashFile(root_ + "/model.bin", options_).value().hex;
-    for (const auto& file : fs::directory_iterator(root_ + "/cache/weights")) {
+    std::ofstream(root_ / "model.bin") << "weights";
+    options_.cache_dir = root_ / "cache";
+    hex_ = HashFile(root_ / "model.bin", options_).value().hex;
+    for (const auto& file : fs::directory_iterator(root_ / "cache/weights")) {
       if (file.path().extension() != ".lock") path_ = file.path().string();
     }
     entry_ = orbitkv::os::ReadFile(path_, 4096).value();
   }
-  ~World() { fs::remove_all(root_); }
 
   const std::string& entry() const { return entry_; }
   // The hash under this entry, which is then the good one again.
   void Try(std::string_view entry) {
     std::ofstream(path_, std::ios::binary | std::ios::trunc) << entry;
-    const auto hash = HashFile(root_ + "/model.bin", options_);
+    const auto hash = HashFile(root_ / "model.bin", options_);
     ORBITKV_CHECK(hash.has_value() && hash->hex == hex_);
     ORBITKV_CHECK((hash->bytes_read == 0) == (entry == entry_));
     ORBITKV_CHECK(orbitkv::os::ReadFile(path_, 4096).value() == entry_);
   }
 
  private:
-  std::string root_ = (fs::temp_directory_path() / "orbitkv_weights_fuzz_XXXXXX").string();
+  const orbitkv::testing::TemporaryDirectory root_;
   orbitkv::state::WeightsOptions options_;
   std::string hex_;
   std::string path_;

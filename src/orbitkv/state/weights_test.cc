@@ -11,24 +11,21 @@
 #include "orbitkv/os/file.h"
 #include "orbitkv/os/thread.h"
 #include "orbitkv/state/digest.h"
+#include "orbitkv/testing/temporary_directory.h"
 
 namespace orbitkv::state {
 namespace {
 
 namespace fs = std::filesystem;
 
-class WeightsTest : public testing::Test {
+class WeightsTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    std::string pattern = (fs::temp_directory_path() / "orbitkv_weights_XXXXXX").string();
-    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
-    root_ = pattern;
     model_ = root_ / "model";
     fs::create_directories(model_);
     Write(model_ / "model.safetensors", std::string(10'000, 'w'));
     Write(model_ / "config.json", "{}");
   }
-  void TearDown() override { fs::remove_all(root_); }
 
   static void Write(const fs::path& path, const std::string& content) {
     std::ofstream(path, std::ios::binary | std::ios::trunc) << content;
@@ -57,7 +54,8 @@ class WeightsTest : public testing::Test {
     return {};
   }
 
-  fs::path root_;
+  const ::orbitkv::testing::TemporaryDirectory directory_;
+  const fs::path root_ = directory_.path();
   fs::path model_;
 };
 

@@ -1,8 +1,6 @@
 #include "orbitkv/testing/fake_manager.h"
 
 #include <algorithm>
-#include <cstdlib>
-#include <filesystem>
 #include <utility>
 
 #include "orbitkv/os/clock.h"
@@ -32,9 +30,8 @@ FakeManager::FakeManager(const Options& options) : options_(options) {
   waiter_ = channel::DispatcherWaiter::Create({.incarnation = options.incarnation, .spin_ns = 0}).value();
   bootstrap_.socket_path = options.socket_path;
   if (options.socket_path.empty()) {
-    own_directory_ = (std::filesystem::temp_directory_path() / "orbitkv-fake-XXXXXX").string();
-    ORBITKV_CHECK(::mkdtemp(own_directory_.data()) != nullptr);
-    bootstrap_.socket_path = own_directory_ + "/manager.sock";
+    own_directory_ = std::make_unique<TemporaryDirectory>();
+    bootstrap_.socket_path = *own_directory_ / "manager.sock";
   }
   bootstrap_.incarnation = options.incarnation;
   bootstrap_.manager_page_fd = waiter_->page_fd();
@@ -42,10 +39,7 @@ FakeManager::FakeManager(const Options& options) : options_(options) {
   bootstrap_.pool_bytes = options.pool_bytes;
 }
 
-FakeManager::~FakeManager() {
-  Stop();
-  if (!own_directory_.empty()) std::filesystem::remove_all(own_directory_);
-}
+FakeManager::~FakeManager() { Stop(); }
 
 Status FakeManager::Start() {
   ORBITKV_ASSIGN_OR_RETURN(auto server, channel::BootstrapServer::Start(bootstrap_, this));

@@ -25,6 +25,7 @@
 #include "orbitkv/os/mapping.h"
 #include "orbitkv/os/thread.h"
 #include "orbitkv/os/unique_fd.h"
+#include "orbitkv/testing/temporary_directory.h"
 #include "orbitkv/wire/commands.h"
 
 namespace orbitkv::testing {
@@ -110,7 +111,7 @@ class FakeManager : public channel::BootstrapEvents {
   void Release(channel::ServerSession& session, const channel::ReceivedRequest& request) ORBITKV_EXCLUDES(mutex_);
 
   const Options options_;
-  std::string own_directory_;
+  std::unique_ptr<TemporaryDirectory> own_directory_;
   channel::BootstrapOptions bootstrap_;
   os::UniqueFd pool_fd_;
   os::Mapping mapping_;
