@@ -166,14 +166,17 @@ TEST(Store, SaysWhatItHasLostAndWhatItKeeps) {
 }
 
 // A segment that is given up has its records until it is begun again, and a restart may as well serve them. It is the
-// first one to be given up once more, which costs nothing: what was hot in it lies further on by now.
+// oldest then and goes first, which costs nothing: what was hot in it lies further on by now. The next one goes because
+// the segment that was open is full, as a restart leaves it.
 TEST(Store, WhatWasGivenUpServesAfterARestartUntilItsRoomIsNeeded) {
   StoreWorld world({.segments = 5});
   ASSERT_TRUE(world.Open());
   std::uint64_t count = 0;
   while (world.store().counters().evicted_segments == 0 && count < 1000) {
     ASSERT_EQ(world.Save(count), Result::kOk);
-    if (count == 3) ASSERT_EQ(world.Load(3), Loaded::kRight);
+    if (count == 3) {
+      ASSERT_EQ(world.Load(3), Loaded::kRight);
+    }
     ++count;
   }
   ASSERT_EQ(world.store().gauges().free_segments, 1U);
@@ -189,10 +192,12 @@ TEST(Store, WhatWasGivenUpServesAfterARestartUntilItsRoomIsNeeded) {
   EXPECT_EQ(world.store().gauges().records, count);
   EXPECT_TRUE(world.Has(0));
   ASSERT_EQ(world.Save(1000), Result::kOk);
-  EXPECT_EQ(world.store().counters().evicted_segments, 1U);
+  EXPECT_EQ(world.store().counters().evicted_segments, 2U);
   EXPECT_EQ(world.store().counters().reinserted, 0U);
   EXPECT_FALSE(world.Has(0));
-  for (const std::uint64_t block : kept) EXPECT_TRUE(world.Has(block)) << block;
+  EXPECT_TRUE(world.Has(3));
+  const auto lost = std::ranges::count_if(kept, [&](std::uint64_t block) { return !world.Has(block); });
+  EXPECT_LE(static_cast<std::uint64_t>(lost), world.shape().segment_bytes / world.record_bytes());
 }
 
 // The index says what recovery finds, but for records of segments that are free and not written again yet.
