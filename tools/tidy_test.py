@@ -51,7 +51,9 @@ class Headers(unittest.TestCase):
 
 class Draws(unittest.TestCase):
     def fires(self, statement: str) -> bool:
-        return any("draw-order" in rule for rule in rules({"src/orbitkv/base/a.cc": "void F() { " + statement + " }\n"}))
+        return any(
+            "draw-order" in rule for rule in rules({"src/orbitkv/base/a.cc": "void F() { " + statement + " }\n"})
+        )
 
     def test_without_an_order(self):
         self.assertTrue(self.fires("Make(prng.Below(3), 1 + prng.Below(4));"))
