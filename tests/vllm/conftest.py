@@ -85,3 +85,17 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if "start_engine" in item.fixturenames:
             item.add_marker(pytest.mark.timeout(900))
+
+
+@pytest.fixture
+def clean(engine):
+    """Each test begins with an empty cache of the engine's own, and leaves nothing behind."""
+    engine.settle()
+    assert engine.reset()
+    before = engine.state()
+    yield engine
+    after = engine.settle()
+    for key in ("requests", "tracked", "jobs", "watched", "loading", "worker_loads", "worker_saves"):
+        assert after[key] == 0, key
+    assert engine.reset()
+    assert engine.state()["free_blocks"] == before["free_blocks"]

@@ -112,3 +112,7 @@ def same(left, right, *, logprobs=True):
     """Tokens equal, and logprobs exactly equal."""
     keys = ("tokens", "logprobs") if logprobs else ("tokens",)
     return all(a[key] == b[key] for a, b in zip(left, right, strict=True) for key in keys)
+
+
+def cached(outputs):
+    return [output["cached"] for output in outputs]

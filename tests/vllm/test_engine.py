@@ -1,15 +1,11 @@
 """Real vLLM engines in one process each, a real Manager: what is restored is what was computed, whatever happens."""
 
 import pytest
-from engine import same, tokens
+from engine import cached, same, tokens
 
 PROMPTS = [tokens(100, 1), tokens(128, 2), tokens(33, 3), tokens(300, 4), tokens(20, 5)]
 # Of a prompt, whole blocks of 32 tokens without the last token can be had.
 CACHED = [(len(prompt) - 1) // 32 * 32 for prompt in PROMPTS]
-
-
-def cached(outputs):
-    return [output["cached"] for output in outputs]
 
 
 @pytest.fixture(scope="module")
@@ -36,20 +32,6 @@ def engine(start_engine, options, first):
     started = start_engine(options)
     assert started.wait_up()
     return started
-
-
-@pytest.fixture
-def clean(engine):
-    """Each test begins with an empty cache of the engine's own, and leaves nothing behind."""
-    engine.settle()
-    assert engine.reset()
-    before = engine.state()
-    yield engine
-    after = engine.settle()
-    for key in ("requests", "tracked", "jobs", "watched", "loading", "worker_loads", "worker_saves"):
-        assert after[key] == 0, key
-    assert engine.reset()
-    assert engine.state()["free_blocks"] == before["free_blocks"]
 
 
 def test_restored_after_a_kill_is_what_was_computed(first, clean):
