@@ -128,7 +128,7 @@ class Host:
             "requests": len(self._scheduler.requests),
             "tracked": len(self._ours._requests),
             "jobs": len(self._ours._jobs),
-            "watched": len(self._ours._job_of_block),
+            "watched": self._ours._jobs.watched_blocks,
             "loading": len(self._ours._loading),
             "worker_loads": len(self._worker._loads),
             "worker_saves": len(self._worker._saves),

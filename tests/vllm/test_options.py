@@ -25,6 +25,9 @@ def test_the_socket_follows_the_users_runtime_folder(monkeypatch):
     [
         ({"orbitkv.mod": "x"}, "orbitkv.mode"),
         ({"orbitkv.mode": "both"}, "read_write, save_only, restore_only"),
+        ({"orbitkv.save": "some"}, "all, prompt, seen_twice"),
+        ({"orbitkv.save": False}, "must be of type str"),
+        ({"orbitkv.save_min_tokens": -1}, "must not be negative"),
         ({"orbitkv.mode": 3}, "type str"),
         ({"orbitkv.lookup_wait_us": "200"}, "type int"),
         ({"orbitkv.lookup_wait_us": True}, "type int"),

@@ -509,7 +509,8 @@ def test_finished_jobs_are_not_fenced_and_all_ranks_must_report(clock):
     assert side.counters.saved_blocks == 2
     side.on_new_request(request("b", 12))
     assert side.build(step(new=[("b", [1, 2, 3], 0, 12)])).taken_jobs == []
-    assert side._job_of_block.keys() == {1, 2, 3}, "only the new job's blocks are watched"
+    assert [side._jobs.reads(block_id) for block_id in range(5)] == [False, True, True, True, False]
+    assert side._jobs.watched_blocks == 3, "only the new job's blocks are watched"
 
 
 def test_an_idle_engine_does_not_step_for_a_manager_that_is_away(clock):

@@ -48,7 +48,9 @@ class OrbitKVConnector(compat.KVConnectorBase_V1, compat.SupportsHMA):  # type: 
                 "the request. Set kv_load_failure_policy to 'recompute', or orbitkv.load_with_fail_policy to true."
             )
         link = Link(vllm_config, groups, options, Part("scheduler", 0, ranks, "vllm scheduler"))
-        self._scheduler = SchedulerSide(link, options, groups, ranks, hash_bytes, offers)
+        layers = [len(group.layer_names) for group in kv_cache_config.kv_cache_groups]
+        block_bytes = [count * group.page_bytes for count, group in zip(layers, groups, strict=True)]
+        self._scheduler = SchedulerSide(link, options, groups, ranks, hash_bytes, offers, block_bytes)
         link.start()
 
     # ---- both roles -------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from typing import Any, Literal
 PREFIX = "orbitkv."
 MODES = ("read_write", "save_only", "restore_only")
 STORES = ("auto", "ordinary", "nontemporal")
+SAVES = ("all", "prompt", "seen_twice")
 
 
 class OptionError(ValueError):
@@ -26,6 +27,9 @@ class Options:
     bootstrap_socket: str = ""  # where the Manager listens; empty: the user's default place
     tp_shard_bootstrap_sockets: tuple[str, ...] = ()  # instead: the Manager of each shard's ranks, in shard order
     mode: str = "read_write"  # read_write, save_only or restore_only
+    save: str = "all"  # completed blocks: all, of the prompt only, or those that a second request has
+    save_min_tokens: int = 0  # nothing is saved of a request with fewer tokens
+    save_queue_bytes: int = 4 << 30  # of one rank, on their way to the Manager; what is more is not saved
     load_with_fail_policy: bool = False  # offer hits although a failed load would fail the request
     require_manager: bool = False  # do not start without a Manager
     require_manager_timeout_s: float = 30.0
@@ -75,6 +79,8 @@ def _convert(key: str, value: Any, default: Any) -> Any:
 def _check(options: Options) -> None:
     if options.mode not in MODES:
         raise OptionError(f"{PREFIX}mode must be one of {', '.join(MODES)}, not {options.mode!r}")
+    if options.save not in SAVES:
+        raise OptionError(f"{PREFIX}save must be one of {', '.join(SAVES)}, not {options.save!r}")
     if options.stores not in STORES:
         raise OptionError(f"{PREFIX}stores must be one of {', '.join(STORES)}, not {options.stores!r}")
     if not options.bootstrap_socket.startswith("/"):
@@ -84,7 +90,15 @@ def _check(options: Options) -> None:
             raise OptionError(f"{PREFIX}tp_shard_bootstrap_sockets must be absolute paths, not {socket!r}")
     if not -1 <= options.load_wait_ms <= 60_000:
         raise OptionError(f"{PREFIX}load_wait_ms must be -1 to 60000")
-    for name in ("require_manager_timeout_s", "lookup_wait_us", "lookup_limit_ms", "fence_timeout_s", "copy_threads"):
+    for name in (
+        "require_manager_timeout_s",
+        "lookup_wait_us",
+        "lookup_limit_ms",
+        "fence_timeout_s",
+        "copy_threads",
+        "save_min_tokens",
+        "save_queue_bytes",
+    ):
         if getattr(options, name) < 0:
             raise OptionError(f"{PREFIX}{name} must not be negative")
 

@@ -1,4 +1,4 @@
-"""What the scheduler's side remembers: hashes, requests, saves on their way, counts. Plain records, one thread."""
+"""What the scheduler's side remembers: hashes, requests, counts. Plain records, one thread."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import orbitkv
-from orbitkv.vllm.messages import Load, SaveReport
+from orbitkv.vllm.messages import Load
+from orbitkv.vllm.save_policy import Wishes
 from orbitkv.vllm.shards import FoundBlocks
 
 
@@ -47,6 +48,7 @@ class Tracked:
     request: Any
     bypass: bool
     hashes: orbitkv.BlockHashes
+    wishes: Wishes = field(default_factory=Wishes)
     known: int = 0  # hashes copied into `hashes`
     local: int = 0  # blocks of vLLM's own hit, from the last look-up
     attempt: int = 0  # raised when a preempted request is looked up again
@@ -63,20 +65,6 @@ class Tracked:
     failures: int = 0  # loads of this request that failed
     saved: list[int] = field(default_factory=list)  # of each group, its blocks looked at for saving
     found: int | None = None  # tokens it had when it was admitted; None until then
-
-
-@dataclass
-class Job:
-    """A save that workers have not all reported yet."""
-
-    keys: list[bytes]
-    block_ids: list[int]
-    republished_tokens: list[int]  # of each block: its tokens, when the request found it and did not compute it
-    epoch: bytes  # of the namespace that it saves into
-    reports: list[SaveReport] = field(default_factory=list)
-
-    def key_of(self, block_id: int) -> bytes:
-        return self.keys[self.block_ids.index(block_id)]
 
 
 @dataclass(frozen=True)
@@ -97,5 +85,7 @@ class Counters:
     loads_failed: int = 0
     offered_tokens: int = 0
     saved_blocks: int = 0
+    unsaved_blocks: int = 0  # the Manager had no room, or their pages were reused first
+    dropped_blocks: int = 0  # too much was on its way already
     taken_jobs: int = 0
     republished_tokens: int = 0

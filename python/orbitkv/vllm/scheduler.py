@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import orbitkv
@@ -19,7 +19,9 @@ from orbitkv.vllm.groups import Groups, Run
 from orbitkv.vllm.link import Link
 from orbitkv.vllm.messages import Load, Metadata, Save, SaveReport, WorkerMetadata
 from orbitkv.vllm.options import Options
-from orbitkv.vllm.records import Counters, FreshBlocks, HashSet, Job, Tracked
+from orbitkv.vllm.records import Counters, FreshBlocks, HashSet, Tracked
+from orbitkv.vllm.save_jobs import Job, SaveJobs
+from orbitkv.vllm.save_policy import SavePolicy
 from orbitkv.vllm.shards import LOADING, NOTHING, Asker, FoundBlocks, ShardClients
 
 logger = logging.getLogger("orbitkv.vllm")
@@ -39,8 +41,16 @@ LOAD_ATTEMPTS = 2
 
 class SchedulerSide:
     def __init__(
-        self, link: Link, options: Options, groups: Groups, ranks: compat.Ranks, hash_bytes: int, offers: bool
+        self,
+        link: Link,
+        options: Options,
+        groups: Groups,
+        ranks: compat.Ranks,
+        hash_bytes: int,
+        offers: bool,
+        block_bytes: Sequence[int] = (),
     ) -> None:
+        """`block_bytes`: of a block of each group on one rank; of a layer's page when not given."""
         self._link = link
         self._options = options
         self._groups = groups
@@ -52,14 +62,13 @@ class SchedulerSide:
         self._incarnation = b""
         self._stored = HashSet(KNOWN_HASHES)
         self._failed = HashSet(FAILED_HASHES)
-        self._jobs: dict[int, Job] = {}
-        self._job_of_block: dict[int, set[int]] = {}
-        self._next_job = 1
+        sizes = block_bytes or [group.page_bytes for group in groups]
+        self._jobs = SaveJobs(ranks.world_size, sizes, options.save_queue_bytes)
+        self._policy = SavePolicy(options)
         self._last_save_at = 0.0
         self._epoch = b""
         self._pending_loads: list[Load] = []
         self._loading: dict[bytes, int] = {}  # first hash of each load -> loads of it
-        self._taken: set[int] = set()
         self._rate = ComputeRate()
         self.counters = Counters()
 
@@ -70,7 +79,8 @@ class SchedulerSide:
 
     def _track(self, request: Any) -> Tracked:
         hashes = orbitkv.BlockHashes(b"", self._hash_bytes)
-        return Tracked(request, compat.bypasses(request), hashes, saved=[0] * len(self._groups))
+        wishes = self._policy.wishes(getattr(request, "kv_transfer_params", None))
+        return Tracked(request, compat.bypasses(request), hashes, wishes, saved=[0] * len(self._groups))
 
     def _tracked(self, request: Any) -> Tracked:
         tracked = self._requests.get(request.request_id)
@@ -122,7 +132,7 @@ class SchedulerSide:
         client = self._link.asker
         if client is None or not self._offers or compat.skips_reading(request):
             return 0, False
-        if tracked.bypass or tracked.gave_up:
+        if tracked.bypass or tracked.gave_up or not tracked.wishes.load:
             return 0, False
         tracked.local = computed_tokens // self._block
         hashes = self._hashes(tracked)
@@ -271,7 +281,7 @@ class SchedulerSide:
         tracked.load = load
         self._pending_loads.append(load)
         self._loading[hashes[0]] = self._loading.get(hashes[0], 0) + 1
-        self._take(ids)
+        self._jobs.take(ids)
         self.counters.loads += 1
         self.counters.offered_tokens += external_tokens
 
@@ -310,7 +320,7 @@ class SchedulerSide:
             state = output.kv_connector_block_state
             for req_id, scheduled in output.num_scheduled_tokens.items():
                 tracked = self._requests.get(req_id)
-                if tracked is None or tracked.bypass:
+                if tracked is None or tracked.bypass or not tracked.wishes.save:
                     continue
                 tables = state.get_block_ids(req_id)
                 if tables is None:
@@ -318,9 +328,8 @@ class SchedulerSide:
                 before = computed.get(req_id, 0)
                 for number, table in enumerate(tables):
                     metadata.saves += self._saves(tracked, number, table, (before, before + scheduled))
-        metadata.taken_jobs = sorted(self._taken)
-        self.counters.taken_jobs += len(self._taken)
-        self._taken = set()
+        metadata.taken_jobs = self._jobs.pop_taken()
+        self.counters.taken_jobs += len(metadata.taken_jobs)
         return metadata
 
     def _follow_incarnation(self, client: Asker | None) -> None:
@@ -358,7 +367,7 @@ class SchedulerSide:
 
         A block that it got with its content, by a hit in vLLM's own cache, stays as it is.
         """
-        if not self._job_of_block:
+        if not len(self._jobs):
             return
         tracked = self._requests.get(fresh.req_id)
         found = 0
@@ -366,27 +375,25 @@ class SchedulerSide:
             hashed = min(computed_tokens // self._block, len(tracked.request.block_hashes))
             found = self._groups.blocks(fresh.group, hashed)
         for index, block_id in enumerate(fresh.block_ids):
-            for job_id in self._job_of_block.get(block_id, ()):
+            if self._jobs.reads(block_id):
                 key = self._key(tracked, fresh.group, index) if tracked is not None and index < found else b""
-                if self._jobs[job_id].key_of(block_id) != key:
-                    self._taken.add(job_id)
-
-    def _take(self, block_ids: Iterable[int]) -> None:
-        for block_id in block_ids:
-            self._taken |= self._job_of_block.get(block_id, set())
+                self._jobs.take_unless(block_id, key)
 
     def _saves(self, tracked: Tracked, number: int, table: Sequence[int], tokens: tuple[int, int]) -> list[Save]:
         """Runs of a group's blocks that are complete after this step and that the Manager is not known to have.
 
         `tokens`: computed before this step and after it. Blocks computed in this step always go: whether the Manager
         still has an old copy is its own knowledge. Blocks that the request found (in vLLM's cache, or restored) go only
-        if this Manager never acknowledged them. Of windows goes what a boundary may need.
+        if this Manager never acknowledged them. Of windows goes what a boundary may need; of all that, what the policy
+        wants.
         """
         groups, request = self._groups, tracked.request
         before, after = tokens
         if tracked.found is None:
             tracked.found = before
         have = before // groups[number].block_tokens
+        if not self._policy.is_long_enough(tracked.wishes, int(request.num_prompt_tokens), after):
+            return []
         hashed = groups.blocks(number, len(request.block_hashes))
         end = min(after // groups[number].block_tokens, hashed, len(table))
         begin = min(tracked.saved[number], have)
@@ -399,41 +406,35 @@ class SchedulerSide:
             if (
                 table[index] != 0
                 and not (index < have and key in self._stored)
-                and not self._is_being_saved(table[index], key)
+                and not self._jobs.is_saving(table[index], key)
                 and groups.keeps(number, index, int(request.num_prompt_tokens), junction)
+                and self._policy.wants(tracked.wishes, request, key, (index + 1) * groups[number].block_tokens)
             ):
                 run.append(index)
                 continue
-            if run:
-                saves.append(self._save(tracked, number, table, run))
+            saves += self._save(tracked, number, table, run)
             run = []
-        if run:
-            saves.append(self._save(tracked, number, table, run))
-        return saves
+        return saves + self._save(tracked, number, table, run)
 
-    def _is_being_saved(self, block_id: int, key: bytes) -> bool:
-        for job_id in self._job_of_block.get(block_id, ()):
-            if job_id not in self._taken and self._jobs[job_id].key_of(block_id) == key:
-                return True
-        return False
-
-    def _save(self, tracked: Tracked, number: int, table: Sequence[int], run: list[int]) -> Save:
+    def _save(self, tracked: Tracked, number: int, table: Sequence[int], run: list[int]) -> list[Save]:
+        """At most one job for the run, with as many of its blocks as may be on their way; the rest is not saved."""
+        room = self._jobs.room(number)
+        if len(run) > room:
+            self.counters.dropped_blocks += len(run) - room
+            run = run[:room]
+        if not run:
+            return []
         groups, request = self._groups, tracked.request
         begin, end = run[0], run[-1] + 1
         first, last = groups.chain(number, begin, end)
         ids = list(table[begin:end])
         parent = self._hash_list(tracked, first - 1, first)[0] if first > 0 else b""
-        job_id = self._next_job
-        self._next_job += 1
         self._last_save_at = time.monotonic()
         size = groups[number].block_tokens
         republished = [size if (block + 1) * size <= (tracked.found or 0) else 0 for block in run]
         keys = [self._key(tracked, number, block) for block in run]
-        self._jobs[job_id] = Job(keys, ids, republished, self._epoch)
-        for block_id in ids:
-            self._job_of_block.setdefault(block_id, set()).add(job_id)
-        return Save(
-            job_id,
+        save = Save(
+            self._jobs.add(number, Job(keys, ids, republished, self._epoch)),
             first,
             parent,
             b"".join(self._hash_list(tracked, first, last)),
@@ -443,6 +444,7 @@ class SchedulerSide:
             number,
             begin,
         )
+        return [save]
 
     # ---- reports ----------------------------------------------------------------------------------------------------
 
@@ -473,21 +475,13 @@ class SchedulerSide:
             tracked.attempt += 1
 
     def _saved(self, job_id: int, reports: list[SaveReport]) -> None:
-        job = self._jobs.get(job_id)
+        job = self._jobs.report(job_id, reports)
         if job is None:
             return
-        job.reports += reports
-        if len(job.reports) < self._ranks.world_size:
-            return
-        del self._jobs[job_id]
-        for block_id in job.block_ids:
-            jobs = self._job_of_block[block_id]
-            jobs.discard(job_id)
-            if not jobs:
-                del self._job_of_block[block_id]
+        stored = job.stored()
+        self.counters.unsaved_blocks += stored.count(False)
         if job.epoch != self._epoch or not all(self._is_of_now(report.incarnation) for report in job.reports):
             return
-        stored = [all(report.stored[i] for report in job.reports) for i in range(len(job.keys))]
         done = [key for key, ok in zip(job.keys, stored, strict=True) if ok]
         self._stored.add(done)
         self._failed.discard(done)
@@ -499,7 +493,7 @@ class SchedulerSide:
     def has_pending_work(self) -> bool:
         """Keeps an idle engine stepping until its saves are acknowledged, but not for a Manager that is away."""
         client = self._link.asker
-        if not self._jobs or client is None or client.state != "up":
+        if not len(self._jobs) or client is None or client.state != "up":
             return False
         return time.monotonic() - self._last_save_at < PENDING_WORK_S
 
