@@ -382,6 +382,7 @@ void AddValues(nb::module_& module) {
       .def_ro("found_blocks", &client::Answer::found_blocks)
       .def_prop_ro("lease", [](const client::Answer& answer) { return answer.lease.value(); })
       .def_prop_ro("tiers", &TiersOf)
+      .def_ro("loaded_blocks", &client::Answer::loaded_blocks)
       .def_prop_ro("boundaries",
                    [](const client::Answer& answer) -> std::vector<std::uint32_t> {
                      if (!answer.boundaries.empty()) return answer.boundaries;

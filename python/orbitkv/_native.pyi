@@ -69,10 +69,13 @@ class Answer:
     @property
     def tiers(self) -> list[str]: ...  # of a discovery, for each block: "pool", "behind" (to be loaded) or "absent"
     @property
+    def loaded_blocks(self) -> int: ...  # of found_blocks, the last ones, that were read from behind the pool for this
+    @property
     def reason(self) -> str:
         """Why this many.
 
-        found, absent, no namespace, over budget, incomplete (all was asked for), too late (loading had not ended),
+        found, absent (never seen, as far as the Manager remembers), evicted, no namespace, over budget, incomplete (all
+        was asked for, or the first block lacks a part), too late (loading had not ended),
         recompute (the rest is computed sooner than loaded), down, timed out, refused, not admitted (of a claim: nothing
         is kept), or loading: no answer yet, ask again.
         """

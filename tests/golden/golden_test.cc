@@ -188,6 +188,14 @@ TEST(Golden, PayloadsOfLookUps) {
                                 .boundary_count = 2}};
   const std::uint32_t boundaries[] = {3, 5};
   EXPECT_TRUE(DecodePollAnswer(Same("abi2_poll_answer", EncodePollAnswer(entries, boundaries))));
+  const PollEntry loaded[] = {{.operation = 1,
+                               .lease = 2,
+                               .revision = 3,
+                               .state = static_cast<std::uint32_t>(TicketState::kReady),
+                               .found = 5,
+                               .reason = static_cast<std::uint32_t>(MissReason::kEvicted),
+                               .loaded = 4}};
+  EXPECT_TRUE(DecodePollAnswer(Same("abi3_poll_answer", EncodePollAnswer(loaded, {}))));
   EXPECT_TRUE(DecodeClaim(
       Same("abi2_claim", EncodeClaim({.consumer_key_hi = 1, .consumer_key_lo = 2, .operation = 3, .revision = 4}))));
 }

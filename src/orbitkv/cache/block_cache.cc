@@ -43,7 +43,9 @@ BlockCache::BlockCache(const CacheConfig& config, pool::Pool& pool, PolicyFactor
       entries_(config.max_blocks),
       nodes_(std::size_t{pool.max_slots()} + 1),
       namespaces_(std::size_t{config.max_namespaces} + 1),
-      row_users_(namespaces_.size()) {
+      row_users_(namespaces_.size()),
+      row_lives_(namespaces_.size()),
+      evicted_(std::min(config.max_blocks, kMostEvictedKept)) {
   for (std::uint32_t entry = 0; entry + 1 < config.max_blocks; ++entry) entries_[entry].next_waiting = entry + 1;
   lanes_.reserve(kMaxLanes);
 }
@@ -166,6 +168,7 @@ Status BlockCache::ForgetNamespace(NamespaceRow row) {
     return Fail(Code::kBusy, "blocks of the namespace are in the pool", row_users_[row.value()]);
   }
   namespaces_[row.value()] = {};
+  ++row_lives_[row.value()];
   return {};
 }
 
@@ -254,6 +257,13 @@ void BlockCache::LookUp(NamespaceRow row, std::span<const state::BlockHash> hash
 bool BlockCache::IsServed(BlockRef ref) const {
   const Entry* entry = Deref(ref);
   return entry != nullptr && entry->lacking == 0;
+}
+
+Absence BlockCache::WhyAbsent(NamespaceRow row, const state::BlockHash& hash) const {
+  if (FindNamespace(row) == nullptr) return Absence::kNeverSeen;
+  const std::uint32_t entry = Lookup(row, hash);
+  if (entry != kNone && entries_[entry].present > 0) return Absence::kIncomplete;
+  return evicted_.Contains(KeyOfLife(row, hash)) ? Absence::kEvicted : Absence::kNeverSeen;
 }
 
 std::uint64_t BlockCache::BytesOf(BlockRef ref) const {

@@ -42,6 +42,7 @@
 #include "orbitkv/base/units.h"
 #include "orbitkv/cache/block_index.h"
 #include "orbitkv/cache/eviction.h"
+#include "orbitkv/cache/ghost_list.h"
 #include "orbitkv/pool/pool.h"
 #include "orbitkv/state/state_key.h"
 
@@ -90,6 +91,13 @@ class LeaseRevoker {
   // Gives up one lease, the one that is missed least, by UnpinFound for each of its blocks. False when there is none.
   // Called from within Reserve and Commit; may call nothing else of the cache.
   virtual bool RevokeOne() = 0;
+};
+
+// Of a block that is not served.
+enum class Absence : std::uint8_t {
+  kNeverSeen,   // as far as is remembered
+  kEvicted,     // it was served and made room
+  kIncomplete,  // parts of it are here
 };
 
 enum class ReserveStatus : std::uint8_t {
@@ -237,6 +245,9 @@ class BlockCache {
   // Appends one BlockUse per hash: the groups that are complete there; without a ref when there is none.
   void LookUp(NamespaceRow row, std::span<const state::BlockHash> hashes, std::vector<BlockUse>& out);
   bool IsServed(BlockRef ref) const;
+  // Why it is not served, or kIncomplete when it is: for people. The last evicted blocks are remembered, as many as the
+  // index has entries and kMostEvictedKept at most.
+  Absence WhyAbsent(NamespaceRow row, const state::BlockHash& hash) const;
   std::uint64_t BytesOf(BlockRef ref) const;            // bytes of the slots that hang on it; 0 when stale
   std::uint64_t BytesPerBlock(NamespaceRow row) const;  // with all components; 0 when unknown
   std::uint32_t ComponentCount(NamespaceRow row) const;
@@ -310,6 +321,7 @@ class BlockCache {
  private:
   static constexpr std::uint32_t kNone = 0xffffffffU;
   static constexpr std::uint32_t kMaxGroups = 32;  // bits of a word
+  static constexpr std::uint32_t kMostEvictedKept = 1U << 18U;
 
   enum class SlotUse : std::uint8_t { kNone, kReserved, kPresent, kSuspect, kDraining, kHeld };
   enum class Lateness : std::uint8_t { kNotWaiting, kWaiting, kLate };
@@ -407,6 +419,10 @@ class BlockCache {
     mixed = (mixed ^ (mixed >> 32U)) * 0x9e3779b97f4a7c15ULL + row.value();
     return (mixed ^ (mixed >> 29U)) * 0xbf58476d1ce4e5b9ULL;
   }
+  // The same, and other for each namespace that a row is given to.
+  std::uint64_t KeyOfLife(NamespaceRow row, const state::BlockHash& hash) const {
+    return KeyOf(row, hash) + row_lives_[row.value()] * 0xd6e8feb86659fd93ULL;
+  }
   std::uint32_t HashOf(NamespaceRow row, const state::BlockHash& hash) const {
     return static_cast<std::uint32_t>(KeyOf(row, hash) >> 32U);
   }
@@ -489,6 +505,8 @@ class BlockCache {
   std::vector<SlotNode> nodes_;           // by slot index
   std::vector<Namespace> namespaces_;     // by row
   std::vector<std::uint32_t> row_users_;  // by row: entries and reserved slots
+  std::vector<std::uint64_t> row_lives_;  // by row: namespaces that had it before
+  GhostList evicted_;                     // KeyOfLife of blocks
   std::vector<Lane> lanes_;
   List waiting_;  // incomplete blocks that are not late yet, oldest first
   std::uint64_t now_ns_ = 0;

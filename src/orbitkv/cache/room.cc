@@ -26,6 +26,7 @@ void BlockCache::Evict(std::uint32_t index, Part part) {
   ORBITKV_CHECK(IsEvictable(entry));
   ++counters_.evictions;
   if (entry.awaits_save) ++counters_.evicted_unsaved;
+  if (entry.lacking == 0) evicted_.Add(KeyOfLife(entry.row, entry.hash));
   if (part == Part::kWhole) {
     while (entry.present > 0) Detach(index, entry.first_slot);
   } else {

@@ -121,7 +121,7 @@ Result<TicketEnd> ReadDiscovered(const channel::Answer& answer, std::uint32_t ha
 
 bool IsPossible(const TicketEnd& end, std::uint32_t hash_count, bool leased) {
   const bool lease_fits = leased ? (end.found > 0) == (end.lease != 0) : end.lease == 0;
-  return end.found <= hash_count && end.lease >> kLeaseBits == 0 && lease_fits &&
+  return end.found <= hash_count && end.loaded <= end.found && end.lease >> kLeaseBits == 0 && lease_fits &&
          IsBoundaryList(end.boundaries, end.found);
 }
 
@@ -135,10 +135,15 @@ Result<std::vector<PolledTicket>> ReadPolled(std::span<const std::byte> payload)
     }
     const auto own = boundaries.first(told.boundary_count);
     boundaries = boundaries.subspan(told.boundary_count);
-    polled.push_back(
-        {told.operation,
-         told.revision,
-         {static_cast<wire::TicketState>(told.state), told.lease, told.found, told.reason, {own.begin(), own.end()}}});
+    polled.push_back({told.operation,
+                      told.revision,
+                      {static_cast<wire::TicketState>(told.state),
+                       told.lease,
+                       told.found,
+                       told.reason,
+                       {own.begin(), own.end()},
+                       {},
+                       told.loaded}});
   }
   return polled;
 }

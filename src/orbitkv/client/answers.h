@@ -47,6 +47,7 @@ struct TicketEnd {
   std::uint32_t reason = 0;  // wire::MissReason
   std::vector<std::uint32_t> boundaries{};
   std::vector<wire::Tier> tiers{};  // of a discovery: of each hash, or none where the Manager knows of no block
+  std::uint32_t loaded = 0;         // of those found, the last ones, that were loaded
 };
 
 struct PolledTicket {

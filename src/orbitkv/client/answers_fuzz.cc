@@ -74,6 +74,7 @@ void CheckEnd(const TicketEnd& end) {
   for (const bool leased : {true, false}) {
     if (!IsPossible(end, kHashes, leased)) continue;
     ORBITKV_CHECK(end.found <= kHashes && (end.lease != 0) == (leased && end.found > 0));
+    ORBITKV_CHECK(end.loaded <= end.found);
     ORBITKV_CHECK(std::ranges::is_sorted(end.boundaries));
     ORBITKV_CHECK(end.boundaries.empty() || (end.boundaries.front() > 0 && end.boundaries.back() == end.found));
   }

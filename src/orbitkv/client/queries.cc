@@ -24,6 +24,7 @@ AnswerReason ReasonOf(std::uint64_t miss) {
     case wire::MissReason::kIncomplete: return AnswerReason::kIncomplete;
     case wire::MissReason::kTooLate: return AnswerReason::kTooLate;
     case wire::MissReason::kRecompute: return AnswerReason::kRecompute;
+    case wire::MissReason::kEvicted: return AnswerReason::kEvicted;
     case wire::MissReason::kNone:
     case wire::MissReason::kAbsent: break;
   }
@@ -233,7 +234,7 @@ Answer Queries::Found(Life& life, const TicketEnd& end, const Subject& subject) 
   const AnswerReason told = ReasonOf(end.reason);
   const bool less = told == AnswerReason::kTooLate || told == AnswerReason::kRecompute;
   const AnswerReason reason = less ? told : AnswerReason::kFound;
-  return {end.found, leased ? HandleOf(life, end.lease) : LeaseHandle(), reason, end.boundaries, end.tiers};
+  return {end.found, leased ? HandleOf(life, end.lease) : LeaseHandle(), reason, end.boundaries, end.tiers, end.loaded};
 }
 
 Queries::Told Queries::ReadSubmit(Life& life, const channel::Answer& answer, const Pending& pending, Kind kind) {

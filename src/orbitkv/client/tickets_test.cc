@@ -67,6 +67,7 @@ class TicketsTest : public ClientTest {
         entry.lease = end->second.lease;
         entry.found = end->second.found;
         entry.reason = end->second.reason;
+        entry.loaded = end->second.loaded;
         entry.boundary_count = static_cast<std::uint32_t>(end->second.boundaries.size());
         boundaries.insert(boundaries.end(), end->second.boundaries.begin(), end->second.boundaries.end());
       }
@@ -144,6 +145,22 @@ TEST_F(TicketsTest, WithoutAWaitForLoadingThereIsNoOperation) {
   ASSERT_EQ(submitted().size(), 1U);
   EXPECT_EQ(submitted()[0].ticket.operation, 0U);
   EXPECT_EQ(submitted()[0].header.wait_ns, 0U);
+}
+
+TEST_F(TicketsTest, AnAnswerSaysWhatWasLoadedForIt) {
+  for (const char* request : {"a", "b", "c"}) AskLoading(request);
+  const auto told = static_cast<std::uint32_t>(wire::MissReason::kNone);
+  End(1, {.state = TicketState::kReady, .lease = 31, .found = 4, .reason = told, .loaded = 3});
+  End(2, {.state = TicketState::kReady, .lease = 32, .found = 4, .reason = told, .loaded = 5});
+  End(3, {.state = TicketState::kReady, .reason = static_cast<std::uint32_t>(wire::MissReason::kEvicted)});
+  Tell();
+  const Answer part = AskToTheEnd(Loading("a"));
+  EXPECT_EQ(part.found_blocks, 4U);
+  EXPECT_EQ(part.loaded_blocks, 3U);
+  EXPECT_EQ(AskToTheEnd(Loading("b")).reason, AnswerReason::kRefused) << "more than was found";
+  const Answer gone = AskToTheEnd(Loading("c"));
+  EXPECT_EQ(gone.reason, AnswerReason::kEvicted);
+  EXPECT_EQ(ReasonName(gone.reason), "evicted");
 }
 
 TEST_F(TicketsTest, AnAnswerSaysWhyThereIsNotMore) {

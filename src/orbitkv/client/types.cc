@@ -25,6 +25,7 @@ std::string_view ReasonName(AnswerReason reason) {
     case AnswerReason::kRecompute: return "recompute";
     case AnswerReason::kLoading: return "loading";
     case AnswerReason::kNotAdmitted: return "not admitted";
+    case AnswerReason::kEvicted: return "evicted";
   }
   return "unknown";
 }

@@ -37,16 +37,17 @@ using copy::JobState;
 enum class AnswerReason : std::uint8_t {
   kFound,
   kNoNamespace,  // not every rank of the instance has registered yet
-  kAbsent,       // the first block is not there
+  kAbsent,       // the first block is not there, and was not as far as the Manager remembers
   kOverBudget,   // the instance's lease budget is used up
   kDown,         // no Manager, or a suspect one
   kTimedOut,     // no answer within the query deadline
   kRefused,      // the Manager did not take the query
-  kIncomplete,   // all or nothing was asked for, and not all is there
+  kIncomplete,   // all or nothing was asked for and not all is there, or the first block lacks a part
   kTooLate,      // the wait ended before loading did; what is offered was there by then
   kRecompute,    // loading the rest would take longer than computing it; what is offered is there
   kLoading,      // no answer yet, but the Manager is at it: ask again
   kNotAdmitted,  // nothing is kept for this consumer (any more): ask an ordinary question
+  kEvicted,      // the first block was there and has been evicted
 };
 
 std::string_view ReasonName(AnswerReason reason);
@@ -59,6 +60,8 @@ struct Answer {
   std::vector<std::uint32_t> boundaries{};
   // Of a discovery: where each block behind the prefix is; empty when the Manager does not say.
   std::vector<wire::Tier> tiers{};
+  // Of found_blocks, so many, the last ones, were read from behind the pool for this look-up.
+  std::uint32_t loaded_blocks = 0;
 };
 
 using wire::HashView;

@@ -222,9 +222,19 @@ std::uint32_t Operations::ReasonOf(const Operation& operation) const {
   } else if (nothing && scan.all_or_nothing()) {
     reason = wire::MissReason::kIncomplete;
   } else if (nothing) {
-    reason = wire::MissReason::kAbsent;
+    reason = WhyAbsent(scan);
   }
   return static_cast<std::uint32_t>(reason);
+}
+
+wire::MissReason Operations::WhyAbsent(const Scan& scan) const {
+  if (scan.hashes().empty()) return wire::MissReason::kAbsent;
+  switch (cache_.WhyAbsent(scan.space().row, scan.hashes().front())) {
+    case cache::Absence::kEvicted: return wire::MissReason::kEvicted;
+    case cache::Absence::kIncomplete: return wire::MissReason::kIncomplete;
+    case cache::Absence::kNeverSeen: break;
+  }
+  return wire::MissReason::kAbsent;
 }
 
 // The one place where what was found becomes the session's.
@@ -235,7 +245,8 @@ QueryOutcome Operations::Answer(Operation& operation, std::uint64_t now_ns) {
   if (!scan.all_or_nothing() || scan.complete()) outcome.found_blocks = scan.found();
   if (outcome.found_blocks == 0) GiveAll(operation);
   counters_.query_blocks_found += outcome.found_blocks;
-  counters_.query_blocks_behind += outcome.found_blocks - std::min(outcome.found_blocks, operation.resident);
+  outcome.loaded_blocks = outcome.found_blocks - std::min(outcome.found_blocks, operation.resident);
+  counters_.query_blocks_behind += outcome.loaded_blocks;
   if (outcome.found_blocks > 0) outcome.boundaries = scan.Boundaries();
   CloseAccounts(operation);
   outcome.lease = leases_.Answer(*operation.session, operation.request, operation.attempt, scan, now_ns);

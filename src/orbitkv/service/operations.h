@@ -147,6 +147,7 @@ class Operations final : public cache::LeaseRevoker {
   bool WorthLoading(Operation& operation, std::uint64_t now_ns);
   bool LoadsInTime(Operation& operation, std::uint64_t now_ns);
   std::uint32_t ReasonOf(const Operation& operation) const;
+  wire::MissReason WhyAbsent(const Scan& scan) const;
   void GiveAll(Operation& operation);
   void CloseAccounts(Operation& operation);
 

@@ -28,6 +28,32 @@ TEST(QueryTest, FindsTheLongestPrefix) {
   world.ExpectQuiet();
 }
 
+TEST(QueryTest, AMissSaysWhetherTheBlockWasHere) {
+  WorldOptions options;
+  options.max_blocks = 10;
+  World world(options);
+  const SessionId session = world.Join(world.Worker("engine"));
+  const auto first = Chain(1, 8);
+  ASSERT_EQ(world.Publish(session, first), 8U);
+  world.Advance(kSecond);
+  ASSERT_EQ(world.Publish(session, Chain(2, 10)), 10U);
+  EXPECT_EQ(world.Query(session, 1, first).miss_reason, static_cast<std::uint32_t>(wire::MissReason::kEvicted));
+  EXPECT_EQ(world.Query(session, 2, Chain(3, 3)).miss_reason, kAbsent);
+  world.ExpectQuiet();
+}
+
+TEST(QueryTest, AMissSaysThatAPartIsLacking) {
+  World world;
+  const SessionId one = world.Join(world.Worker("engine", 0, 2, 0, 2));
+  const SessionId other = world.Join(world.Worker("engine", 1, 2, 1, 2));
+  const auto chain = Chain(1, 4);
+  world.Publish(one, chain);
+  EXPECT_EQ(world.Query(one, 1, chain).miss_reason, static_cast<std::uint32_t>(wire::MissReason::kIncomplete));
+  world.Publish(other, chain, 1);
+  EXPECT_EQ(world.Found(one, 1, chain), 4U);
+  world.ExpectQuiet();
+}
+
 TEST(QueryTest, ARestIsFoundBehindTheEnginesPrefix) {
   World world;
   const SessionId session = world.Join(world.Worker("engine"));

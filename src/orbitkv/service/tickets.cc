@@ -57,6 +57,7 @@ void Operations::Poll(Session& session, const wire::PollRequest& request, wire::
   entry.lease = outcome.lease.value();
   entry.found = outcome.found_blocks;
   entry.reason = outcome.miss_reason;
+  entry.loaded = outcome.loaded_blocks;
   entry.boundary_count = static_cast<std::uint32_t>(outcome.boundaries.size());
   boundaries.insert(boundaries.end(), outcome.boundaries.begin(), outcome.boundaries.end());
   Remove(operation->serial);

@@ -21,6 +21,7 @@ TEST_F(TicketTest, LoadsWhatIsMissingAndLeasesIt) {
   const wire::PollEntry entry = Poll(1);
   EXPECT_EQ(entry.state, static_cast<std::uint32_t>(TicketState::kReady));
   EXPECT_EQ(entry.found, 40U);
+  EXPECT_EQ(entry.loaded, 30U) << "the first ten were in the pool";
   EXPECT_EQ(pins(), 40U);
   EXPECT_EQ(State(1), TicketState::kUnknown) << "a result is told once";
   ASSERT_TRUE(world_.Begin(session_, LeaseId(entry.lease), 40, {0}, 1).has_value());

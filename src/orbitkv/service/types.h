@@ -57,8 +57,9 @@ struct QueryOutcome {
   bool loading = false;
   LeaseId lease{};  // none when nothing was found or the mode gives none
   std::uint32_t found_blocks = 0;
-  std::uint32_t miss_reason = 0;                   // wire::MissReason
-  std::vector<std::uint32_t> boundaries{};         // that may be taken, ascending; empty: every one up to found_blocks
+  std::uint32_t loaded_blocks = 0;          // of those, the last ones, that were not in the pool when it was asked
+  std::uint32_t miss_reason = 0;            // wire::MissReason
+  std::vector<std::uint32_t> boundaries{};  // that may be taken, ascending; empty: every one up to found_blocks
   std::optional<std::vector<wire::Tier>> tiers{};  // of a discovery that asked: of each hash
 };
 

@@ -104,9 +104,10 @@ enum class MissReason : std::uint32_t {
   kNoNamespace = 1,  // not every rank of the instance has registered yet
   kAbsent = 2,       // the first block is not here
   kOverBudget = 3,   // the budget of leases or of warm-up is used up
-  kIncomplete = 4,   // all or nothing was asked for, and not all is here
+  kIncomplete = 4,   // all or nothing was asked for and not all is here, or the first block lacks a part
   kTooLate = 5,      // the wait ended before loading did; what is offered was here by then
   kRecompute = 6,    // loading the rest would take longer than computing it; what is offered is here
+  kEvicted = 7,      // the first block was here and has been evicted, as far as that is remembered
 };
 
 struct QueryHeaderV1 {
@@ -151,7 +152,7 @@ struct PollEntry {
   std::uint32_t found = 0;   // blocks
   std::uint32_t reason = 0;  // MissReason
   std::uint32_t boundary_count = 0;
-  std::uint32_t reserved = 0;
+  std::uint32_t loaded = 0;  // of the blocks found, so many, the last ones, were not in the pool when it was asked
 };
 static_assert(sizeof(PollEntry) == 40);
 
