@@ -40,6 +40,8 @@ class Host:
         } | setup["llm"]
         if setup.get("connector") is not None:
             settings["kv_transfer_config"] = _connector(dict(setup["connector"]))
+        if settings.pop("kv_events", False):
+            settings["kv_events_config"] = {"enable_kv_cache_events": True, "publisher": "null"}
         self._llm = LLM(**settings)
 
     # ---- what both kinds of engine can do ---------------------------------------------------------------------------
@@ -79,6 +81,10 @@ class Host:
     def metrics(self):
         return {metric.name: getattr(metric, "value", None) for metric in self._llm.get_metrics()}
 
+    def samples(self, name):
+        """Labels and value of each sample of one metric."""
+        return [(metric.labels, metric.value) for metric in self._llm.get_metrics() if metric.name == name]
+
     # ---- only in one process ----------------------------------------------------------------------------------------
 
     @property
@@ -111,6 +117,29 @@ class Host:
         """Steps until nothing is owed: no request, no save that is not acknowledged."""
         self._step_until(lambda: not self._scheduler.has_requests())
         return self.state()
+
+    def keep_events(self):
+        """What the engine publishes from now on is kept for `events`."""
+        publisher = self._scheduler.kv_event_publisher
+        self._events, publish = [], publisher.publish
+
+        def keep(batch):
+            self._events += batch.events
+            publish(batch)
+
+        publisher.publish = keep
+        return True
+
+    def events(self):
+        return [
+            {
+                "kind": type(event).__name__,
+                "medium": getattr(event, "medium", None),
+                "block_hashes": list(getattr(event, "block_hashes", ())),
+                "token_ids": list(getattr(event, "token_ids", ())),
+            }
+            for event in self._events
+        ]
 
     def wait_up(self, seconds=30.0):
         end = time.monotonic() + seconds

@@ -46,6 +46,7 @@ def request(req_id, tokens, *, name=None, prompt=None, **extra):
     return SimpleNamespace(
         request_id=req_id,
         num_tokens=tokens,
+        all_token_ids=list(range(tokens)),
         num_prompt_tokens=prompt if prompt is not None else tokens,
         block_hashes=[block_hash(name or req_id, i) for i in range(tokens // BLOCK)],
         lora_request=extra.get("lora"),
@@ -105,6 +106,8 @@ class FakeClient:
     silent: bool = False
     loading: bool = False  # every question is answered with that
     grants_refused: bool = False
+    loaded: int = 0  # of the blocks of each answer, the last ones
+    reason: str = ""  # of an answer without blocks
     log: list = field(default_factory=list)
     prefixes: list = field(default_factory=list)  # of each restore
     runs: list = field(default_factory=list)  # of each publish
@@ -138,22 +141,29 @@ class FakeClient:
         self.log.append(("query", request_id, len(hashes), prefix_blocks, wait_s, load_wait_s))
         self.measured.append(load_wait_is_compute_time)
         if self.loading:
-            return SimpleNamespace(found_blocks=0, boundaries=(), lease=0, reason="loading")
+            return SimpleNamespace(found_blocks=0, boundaries=(), lease=0, reason="loading", loaded_blocks=0)
         if self.state != "up":
-            return SimpleNamespace(found_blocks=0, boundaries=(), lease=0, reason="down")
+            return SimpleNamespace(found_blocks=0, boundaries=(), lease=0, reason="down", loaded_blocks=0)
         if self.silent:
             return None
         if self.boundaries is not None:
             offered = [at - prefix_blocks for at in self.boundaries if prefix_blocks < at <= len(hashes)]
             lease = self._id() if offered else 0
-            return SimpleNamespace(found_blocks=max([0, *offered]), boundaries=offered, lease=lease, reason="")
+            return self._answer(max([0, *offered]), offered, lease)
         found = 0
         for item in hash_list(hashes)[prefix_blocks:]:
             if item not in self.present:
                 break
             found += 1
         every = range(1, found + 1)
-        return SimpleNamespace(found_blocks=found, boundaries=every, lease=self._id() if found else 0, reason="")
+        return self._answer(found, every, self._id() if found else 0)
+
+    def _answer(self, found, boundaries, lease):
+        loaded = min(found, self.loaded)
+        reason = "found" if found else self.reason
+        return SimpleNamespace(
+            found_blocks=found, boundaries=boundaries, lease=lease, reason=reason, loaded_blocks=loaded
+        )
 
     def cancel_query(self, request_id):
         self.log.append(("cancel_query", request_id))

@@ -6,12 +6,14 @@ Checked with 0.32.0 and 0.33.0. What this file does not know is refused by name 
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from prometheus_client import Counter as PromCounter
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorBase_V1,
     KVConnectorMetadata,
@@ -20,6 +22,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorWorkerMetadata,
     SupportsHMA,
 )
+from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorPromMetrics, KVConnectorStats
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 import orbitkv
@@ -29,9 +32,12 @@ __all__ = [
     "CacheHitSource",
     "KVConnectorBase_V1",
     "KVConnectorMetadata",
+    "KVConnectorPromMetrics",
     "KVConnectorRole",
+    "KVConnectorStats",
     "KVConnectorTransferResults",
     "KVConnectorWorkerMetadata",
+    "PromCounter",
     "SupportsHMA",
 ]
 
@@ -412,3 +418,62 @@ def bypasses(request: Any) -> bool:
 
 def skips_reading(request: Any) -> bool:
     return bool(getattr(request, "skip_reading_prefix_cache", False))
+
+
+# ---- what vLLM is told ----------------------------------------------------------------------------------------------
+
+
+def log_as_vllm() -> None:
+    """Our lines go where vLLM's go, at its level, unless somebody has configured the logger "orbitkv"."""
+    ours, theirs = logging.getLogger("orbitkv"), logging.getLogger("vllm")
+    if ours.handlers or ours.level or not theirs.handlers:
+        return
+    for handler in theirs.handlers:
+        ours.addHandler(handler)
+    ours.setLevel(theirs.getEffectiveLevel())
+    ours.propagate = False
+
+
+def is_registered() -> bool:
+    """Whether vLLM's processes know the connector by its name, from the package's plugin entry point."""
+    from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
+
+    return "OrbitKVConnector" in KVConnectorFactory._registry
+
+
+def publishes_events(vllm_config: Any) -> bool:
+    config = getattr(vllm_config, "kv_events_config", None)
+    return config is not None and bool(getattr(config, "enable_kv_cache_events", False))
+
+
+def block_stored_event(
+    hashes: Sequence[bytes],
+    parent: bytes | None,
+    token_ids: list[int],
+    block_tokens: int,
+    medium: str,
+    group: int,
+    lora: Any,
+) -> Any:
+    from vllm.distributed.kv_events import BlockStored
+    from vllm.v1.core.kv_cache_utils import maybe_convert_block_hash
+
+    return BlockStored(
+        block_hashes=[maybe_convert_block_hash(item) for item in hashes],
+        parent_block_hash=None if parent is None else maybe_convert_block_hash(parent),
+        token_ids=token_ids,
+        block_size=block_tokens,
+        lora_id=None if lora is None else lora.adapter_id,
+        medium=medium,
+        lora_name=None if lora is None else lora.name,
+        group_idx=group,
+    )
+
+
+def block_removed_event(hashes: Sequence[bytes], medium: str, group: int) -> Any:
+    from vllm.distributed.kv_events import BlockRemoved
+    from vllm.v1.core.kv_cache_utils import maybe_convert_block_hash
+
+    return BlockRemoved(
+        block_hashes=[maybe_convert_block_hash(item) for item in hashes], medium=medium, group_idx=group
+    )

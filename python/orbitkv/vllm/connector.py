@@ -7,10 +7,12 @@ from collections.abc import Iterable
 from typing import Any
 
 from orbitkv.vllm import compat
+from orbitkv.vllm.events import Events
 from orbitkv.vllm.link import Link, Part
 from orbitkv.vllm.messages import Metadata
 from orbitkv.vllm.options import parse
 from orbitkv.vllm.scheduler import SchedulerSide
+from orbitkv.vllm.stats import OrbitKVPromMetrics, OrbitKVStats
 from orbitkv.vllm.worker import WorkerSide
 
 logger = logging.getLogger("orbitkv.vllm")
@@ -23,6 +25,7 @@ class OrbitKVConnector(compat.KVConnectorBase_V1, compat.SupportsHMA):  # type: 
 
     def __init__(self, vllm_config: Any, role: Any, kv_cache_config: Any) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
+        compat.log_as_vllm()
         transfer = vllm_config.kv_transfer_config
         options = parse(transfer.kv_connector_extra_config or {})
         groups = compat.check_supported(vllm_config, kv_cache_config)
@@ -51,6 +54,7 @@ class OrbitKVConnector(compat.KVConnectorBase_V1, compat.SupportsHMA):  # type: 
         layers = [len(group.layer_names) for group in kv_cache_config.kv_cache_groups]
         block_bytes = [count * group.page_bytes for count, group in zip(layers, groups, strict=True)]
         self._scheduler = SchedulerSide(link, options, groups, ranks, hash_bytes, offers, block_bytes)
+        self._scheduler.events = Events(groups, compat.publishes_events(vllm_config))
         link.start()
 
     # ---- both roles -------------------------------------------------------------------------------------------------
@@ -66,6 +70,25 @@ class OrbitKVConnector(compat.KVConnectorBase_V1, compat.SupportsHMA):  # type: 
     @classmethod
     def get_required_kvcache_layout(cls, vllm_config: Any) -> str | None:
         return None
+
+    @classmethod
+    def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> OrbitKVStats:
+        return OrbitKVStats(data=dict(data or {}))
+
+    @classmethod
+    def build_prom_metrics(
+        cls,
+        vllm_config: Any,
+        metric_types: Any,
+        labelnames: list[str],
+        per_engine_labelvalues: dict[int, list[object]],
+    ) -> OrbitKVPromMetrics:
+        return OrbitKVPromMetrics(vllm_config, metric_types, labelnames, per_engine_labelvalues)
+
+    def get_kv_connector_stats(self) -> OrbitKVStats | None:
+        if self._worker is not None:
+            return self._worker.transfers.take_stats()
+        return self.scheduler.take_stats()
 
     def shutdown(self) -> None:
         if self._worker is not None:
@@ -163,8 +186,11 @@ class OrbitKVConnector(compat.KVConnectorBase_V1, compat.SupportsHMA):  # type: 
     def has_pending_push_work(self) -> bool:
         return self.scheduler.has_pending_work()
 
+    def get_external_cache_hit_sources(self, request: Any, num_external_tokens: int) -> dict[Any, int]:
+        return self.scheduler.hit_sources(request, num_external_tokens)
+
     def take_events(self) -> Iterable[Any]:
-        return ()
+        return self.scheduler.events.take()
 
     def reset_cache(self) -> bool | None:
         if self._scheduler is not None:

@@ -40,6 +40,7 @@ class Options:
     fence_timeout_s: float = 10.0  # a running copy that does not end in this time fails the step
     copy_threads: int = 0  # 0: chosen by the client
     stores: Literal["auto", "ordinary", "nontemporal"] = "auto"  # how bytes are written into the engine's pages
+    log_requests: bool = False  # one line of the log for each request: what it was given, or why nothing
 
     def socket_of(self, shard: int) -> str:
         return self.tp_shard_bootstrap_sockets[shard] if self.tp_shard_bootstrap_sockets else self.bootstrap_socket

@@ -9,6 +9,7 @@ from typing import Any
 
 import orbitkv
 from orbitkv.vllm.messages import Load
+from orbitkv.vllm.reasons import Taken
 from orbitkv.vllm.save_policy import Wishes
 from orbitkv.vllm.shards import FoundBlocks
 
@@ -65,6 +66,9 @@ class Tracked:
     failures: int = 0  # loads of this request that failed
     saved: list[int] = field(default_factory=list)  # of each group, its blocks looked at for saving
     found: int | None = None  # tokens it had when it was admitted; None until then
+    why: str = ""  # it would be admitted without blocks of ours now (reasons.py)
+    accounted: bool = False  # it was admitted once
+    taken: Taken = field(default_factory=Taken)  # what the load under way brings, by tier
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import orbitkv
-from orbitkv.vllm import compat
+from orbitkv.vllm import compat, reasons
 from orbitkv.vllm.compute_rate import ComputeRate
+from orbitkv.vllm.events import Events
 from orbitkv.vllm.groups import Groups, Run
 from orbitkv.vllm.link import Link
 from orbitkv.vllm.messages import Load, Metadata, Save, SaveReport, WorkerMetadata
@@ -23,6 +24,7 @@ from orbitkv.vllm.records import Counters, FreshBlocks, HashSet, Tracked
 from orbitkv.vllm.save_jobs import Job, SaveJobs
 from orbitkv.vllm.save_policy import SavePolicy
 from orbitkv.vllm.shards import LOADING, NOTHING, Asker, FoundBlocks, ShardClients
+from orbitkv.vllm.stats import Meter, OrbitKVStats
 
 logger = logging.getLogger("orbitkv.vllm")
 
@@ -71,6 +73,9 @@ class SchedulerSide:
         self._loading: dict[bytes, int] = {}  # first hash of each load -> loads of it
         self._rate = ComputeRate()
         self.counters = Counters()
+        self.account = reasons.Account(options.log_requests)
+        self.events = Events(groups)
+        self._meter = Meter()
 
     # ---- requests ---------------------------------------------------------------------------------------------------
 
@@ -130,14 +135,14 @@ class SchedulerSide:
         tracked = self._tracked(request)
         tracked.found = None
         client = self._link.asker
-        if client is None or not self._offers or compat.skips_reading(request):
-            return 0, False
-        if tracked.bypass or tracked.gave_up or not tracked.wishes.load:
+        tracked.why = reasons.before_asking(tracked, client is not None, self._offers)
+        if client is None or tracked.why:
             return 0, False
         tracked.local = computed_tokens // self._block
         hashes = self._hashes(tracked)
         limit = self._groups.aligned(min(self._groups.last_boundary(request.num_tokens), tracked.known))
         if limit <= tracked.local:
+            tracked.why = reasons.NOT_ASKED
             return 0, False
         if self._waits_for_shared_load(tracked):
             return None, False
@@ -145,6 +150,7 @@ class SchedulerSide:
         if answer is None:
             return None, False
         found = self._offered(tracked, answer, limit - tracked.local)
+        tracked.why = reasons.after_asking(answer, found)
         if found <= 0:
             return 0, False
         return found * self._block, True
@@ -197,6 +203,8 @@ class SchedulerSide:
         tracked.lease = answer.lease
         self.counters.lookups += 1
         self.counters.lookup_hits += answer.found_blocks > 0
+        if answer.found_blocks == 0 and answer.reason in reasons.GONE:
+            self.events.gone([self._key(tracked, 0, self._groups.blocks(0, tracked.local))])
         return answer
 
     def _load_wait_s(self, tracked: Tracked, limit: int) -> float:
@@ -251,12 +259,15 @@ class SchedulerSide:
     def allocated(self, request: Any, blocks: Any, external_tokens: int) -> None:
         client = self._link.asker
         tracked = self._tracked(request)
+        tracked.taken = reasons.taken(tracked.answer, external_tokens // self._block, self._block)
+        self.account.admitted(tracked, self._block)
         if external_tokens <= 0:
             if client is not None:
                 self._release_lease(client, tracked)
             return
         count = external_tokens // self._block
         begin, end = tracked.local, tracked.local + count
+        self.events.found_on_disk(request, end - tracked.taken.disk // self._block, end)
         runs, ids = self._place(tracked, blocks.get_block_ids(), end)
         grant = 0
         if client is not None and tracked.lease and runs:
@@ -444,6 +455,7 @@ class SchedulerSide:
             number,
             begin,
         )
+        self.events.saving(save, request)
         return [save]
 
     # ---- reports ----------------------------------------------------------------------------------------------------
@@ -456,6 +468,7 @@ class SchedulerSide:
             if report.failed_hashes:
                 self._failed.add(report.failed_hashes)
                 self._stored.discard(report.failed_hashes)
+                self.events.gone(report.failed_hashes)
             for job_id, reports in report.saves.items():
                 self._saved(job_id, reports)
         for req_id in output.finished_recving or ():
@@ -480,7 +493,9 @@ class SchedulerSide:
             return
         stored = job.stored()
         self.counters.unsaved_blocks += stored.count(False)
-        if job.epoch != self._epoch or not all(self._is_of_now(report.incarnation) for report in job.reports):
+        of_now = job.epoch == self._epoch and all(self._is_of_now(report.incarnation) for report in job.reports)
+        self.events.saved(job_id, stored if of_now else [])
+        if not of_now:
             return
         done = [key for key, ok in zip(job.keys, stored, strict=True) if ok]
         self._stored.add(done)
@@ -496,6 +511,15 @@ class SchedulerSide:
         if not len(self._jobs) or client is None or client.state != "up":
             return False
         return time.monotonic() - self._last_save_at < PENDING_WORK_S
+
+    def take_stats(self) -> OrbitKVStats | None:
+        return self._meter.take(vars(self.counters) | self.account.counts)
+
+    def hit_sources(self, request: Any, tokens: int) -> dict[Any, int]:
+        """Of the tokens that vLLM has just allocated blocks for."""
+        taken = self._tracked(request).taken.of(tokens)
+        sources = {compat.CacheHitSource.HOST: taken.host, compat.CacheHitSource.DISK: taken.disk}
+        return {source: count for source, count in sources.items() if count}
 
     def reset(self) -> None:
         """Moves to a namespace of its own: vLLM resets caches when weights may have changed, which no file shows.

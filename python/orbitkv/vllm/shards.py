@@ -31,6 +31,8 @@ class FoundBlocks(Protocol):
     @property
     def lease(self) -> int: ...
     @property
+    def loaded_blocks(self) -> int: ...
+    @property
     def reason(self) -> str: ...
 
 
@@ -73,6 +75,7 @@ class CombinedAnswer:
     found_blocks: int
     lease: int
     reason: str
+    loaded_blocks: int = 0
 
     @property
     def boundaries(self) -> Sequence[int]:
@@ -160,7 +163,10 @@ class ShardClients:
         del self._open[request_id]
         answers = [question.answers[shard] for shard in range(len(self._clients))]
         found = min(answer.found_blocks for answer in answers)
-        return CombinedAnswer(found, self._keep([answer.lease for answer in answers]), "found")
+        # In the pool is what is in all of them.
+        resident = min(answer.found_blocks - answer.loaded_blocks for answer in answers)
+        lease = self._keep([answer.lease for answer in answers])
+        return CombinedAnswer(found, lease, "found", max(0, found - resident))
 
     def _miss(self, request_id: str, reason: str) -> CombinedAnswer:
         """One shard without the first block settles it for all."""

@@ -18,6 +18,7 @@ from orbitkv.vllm.groups import Groups
 from orbitkv.vllm.link import Link, Part
 from orbitkv.vllm.messages import Load, Metadata, Save, SaveReport, WorkerMetadata
 from orbitkv.vllm.options import Options
+from orbitkv.vllm.stats import Transfers
 
 logger = logging.getLogger("orbitkv.vllm")
 
@@ -66,6 +67,7 @@ class WorkerSide:
         self._report = WorkerMetadata()
         self._epoch = b""
         self._idle = False
+        self.transfers = Transfers()
 
     # ---- start and stop ---------------------------------------------------------------------------------------------
 
@@ -157,11 +159,13 @@ class WorkerSide:
     def start_loads(self, metadata: Metadata) -> None:
         self._idle = metadata.idle
         for load in metadata.loads:
+            began = time.monotonic()
             job = self._start_load(load)
             if job is None:
                 self._end_load(load, set(range(len(load.block_ids))), failed_keys=False)
             else:
                 self._loads[job] = load
+                self.transfers.began(job, began)
 
     def _start_load(self, load: Load) -> int | None:
         client = self._client
@@ -254,6 +258,7 @@ class WorkerSide:
         if client is None:
             return
         for completion in client.poll():
+            self.transfers.ended(completion, time.monotonic())
             if completion.kind == "publish":
                 self._end_save(completion.job, bytes(completion.outcomes))
                 continue
