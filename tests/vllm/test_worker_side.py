@@ -7,7 +7,7 @@ import pytest
 from fakes import HASH_BYTES, ONE_GROUP, FakeClient, FakeLink, block_hash
 
 import orbitkv
-from orbitkv.vllm import compat
+from orbitkv.vllm import compat, worker
 from orbitkv.vllm.messages import Load, Metadata, Save
 from orbitkv.vllm.options import parse
 from orbitkv.vllm.worker import FenceTimeoutError, WorkerSide
@@ -15,10 +15,10 @@ from orbitkv.vllm.worker import FenceTimeoutError, WorkerSide
 pytestmark = pytest.mark.usefixtures("fake_hashes")
 
 
-def make(client, *, ranks=None, rank=0, groups=ONE_GROUP):
+def make(client, *, ranks=None, rank=0, groups=ONE_GROUP, zeroes=False):
     side = WorkerSide(
-        SimpleNamespace(),
-        SimpleNamespace(),
+        SimpleNamespace(use_v2_model_runner=zeroes),
+        SimpleNamespace(needs_kv_cache_zeroing=zeroes),
         parse({"orbitkv.bootstrap_socket": "/x"}),
         groups,
         ranks or compat.Ranks(1, 1, 1),
@@ -170,6 +170,60 @@ def test_a_fence_without_saves_asks_nothing():
     client = FakeClient()
     make(client).fence(Metadata(taken_jobs=[1]))
     assert client.log == []
+
+
+class SlowClient(FakeClient):
+    """Its saves end when somebody has waited for a completion."""
+
+    def completion_fd(self):
+        for entry in self.named("publish"):
+            self.complete(entry[-1], "publish", [1] * len(entry[1]))
+        return super().completion_fd()
+
+
+@pytest.fixture
+def readable():
+    reader, writer = os.pipe()
+    os.write(writer, b"x")
+    yield reader
+    os.close(reader)
+    os.close(writer)
+
+
+@pytest.mark.parametrize("zeroes", [True, False])
+def test_a_step_ends_its_saves_where_the_next_one_zeroes_blocks_before_the_fence(readable, zeroes):
+    client = SlowClient(fd=readable)
+    side = make(client, zeroes=zeroes)
+    side.start_saves(Metadata(saves=[save(job=9)]))
+    assert len(side._saves) == (0 if zeroes else 1)
+    if zeroes:
+        assert side.take_report().saves[9][0].stored == [True] * 3
+        assert client.named("cancel_publish") == []
+
+
+def test_a_save_that_takes_too_long_is_dropped_before_its_blocks_are_zeroed(readable, monkeypatch):
+    monkeypatch.setattr(worker, "SETTLE_WAIT_S", 0.0)
+    client = FakeClient(fd=readable)
+    client.queued = {101}  # the first job's id
+    side = make(client, zeroes=True)
+    side.start_saves(Metadata(saves=[save(job=9), save(job=10, ids=(7,))]))
+    first, second = (entry[-1] for entry in client.named("publish"))
+    assert client.named("wait") == [((second,),)], "one that reads its pages is waited for"
+    assert (first, set(side._saves)) == (101, {second})
+    assert side.take_report().saves[9][0].stored == [False] * 3
+
+
+@pytest.mark.parametrize(
+    ("runner", "cache", "late"),
+    [
+        ({"use_v2_model_runner": True}, {"needs_kv_cache_zeroing": True}, True),
+        ({"use_v2_model_runner": True}, {"needs_kv_cache_zeroing": False}, False),
+        ({"use_v2_model_runner": False}, {"needs_kv_cache_zeroing": True}, False),
+        ({}, {}, False),
+    ],
+)
+def test_only_runner_v2_with_zeroed_blocks_overwrites_before_the_fence(runner, cache, late):
+    assert compat.overwrites_before_fence(SimpleNamespace(**runner), SimpleNamespace(**cache)) is late
 
 
 @pytest.mark.parametrize("idle", [True, False])

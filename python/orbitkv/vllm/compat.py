@@ -288,6 +288,15 @@ def rank_of_this_worker(vllm_config: Any) -> int:
     return int(get_pp_group().rank_in_group) * size + int(get_tp_group().rank_in_group)
 
 
+def overwrites_before_fence(vllm_config: Any, kv_cache_config: Any) -> bool:
+    """Whether the runner may fill a block that it reuses before it calls handle_preemptions.
+
+    Model runner V2 does where new blocks must be zeroed, which is also where a hit may copy one. V1 fences first.
+    """
+    zeroes = bool(getattr(kv_cache_config, "needs_kv_cache_zeroing", False))
+    return zeroes and bool(getattr(vllm_config, "use_v2_model_runner", False))
+
+
 # ---- pages ----------------------------------------------------------------------------------------------------------
 
 

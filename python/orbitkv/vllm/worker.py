@@ -25,6 +25,9 @@ logger = logging.getLogger("orbitkv.vllm")
 # A step that computes nothing waits this long for a copy instead of spinning beside it.
 IDLE_WAIT_S = 0.002
 
+# Where the engine overwrites pages before it lets us fence, a step waits this long for its own saves, then drops them.
+SETTLE_WAIT_S = 0.25
+
 # Outcomes of a block in a completion.
 STORED, ALREADY_THERE, RESTORED = 1, 2, 4
 
@@ -68,6 +71,7 @@ class WorkerSide:
         self._epoch = b""
         self._idle = False
         self.transfers = Transfers()
+        self._fence_comes_late = compat.overwrites_before_fence(vllm_config, kv_cache_config)
 
     # ---- start and stop ---------------------------------------------------------------------------------------------
 
@@ -137,6 +141,15 @@ class WorkerSide:
                 f"OrbitKV: {len(running)} saves still read KV pages after {self._options.fence_timeout_s} s "
                 "(orbitkv.fence_timeout_s); the engine must not reuse them"
             )
+
+    def _settle_saves(self) -> None:
+        """Ends all saves in the step that starts them: the next one may overwrite their pages before its fence."""
+        end = time.monotonic() + SETTLE_WAIT_S
+        self.poll()
+        while self._saves and time.monotonic() < end:
+            self._await_completion()
+            self.poll()
+        self._fence_jobs(list(self._saves))
 
     def _change_epoch(self, epoch: bytes) -> None:
         """Ends what runs in the old namespace before the client is replaced. Rare, so it may wait."""
@@ -208,6 +221,8 @@ class WorkerSide:
             client_job = self._start_save(save)
             if client_job is None:
                 self._report.saves.setdefault(save.job, []).append(SaveReport(b"", [False] * len(save.block_ids)))
+        if self._fence_comes_late:
+            self._settle_saves()
 
     def _start_save(self, save: Save) -> int | None:
         client = self._client
