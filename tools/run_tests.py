@@ -19,6 +19,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import vllm_rig
+
 ROOT = Path(__file__).resolve().parent.parent
 OUT = ROOT / "out" / "test"
 PYTHON = str(ROOT / ".venv" / "bin" / "python")
@@ -71,10 +73,11 @@ def ctest_step(name: str, preset: str, *selection: str, timeout_s: int = 3600) -
     return Step(name, [*command, "--output-junit", str(report), *selection], report, timeout_s, environment)
 
 
-def pytest_step(name: str, folder: str, long: bool, timeout_s: int) -> Step:
+def pytest_step(name: str, folder: str, marked: str, timeout_s: int, environment: dict[str, str] | None = None) -> Step:
+    """`marked`: which tests by their markers, as pytest's -m has it; all when empty."""
     report = OUT / f"{name.replace(' ', '-')}.xml"
     command = [PYTHON, "-m", "pytest", "-q", "-ra", "-p", "no:cacheprovider", f"--junitxml={report}", folder]
-    return Step(name, command if long else [*command, "-m", "not long"], report, timeout_s)
+    return Step(name, [*command, "-m", marked] if marked else command, report, timeout_s, environment or {})
 
 
 def native_steps(long: bool) -> list[Step]:
@@ -104,15 +107,20 @@ def process_steps(long: bool) -> list[Step]:
         *build_steps("dev"),
         Step("install package", ["tools/install-python"], timeout_s=1800),
         ctest_step("process", "dev", "-L", "^process$", *([] if long else ["-LE", "^long$"]), timeout_s=7200),
-        pytest_step("python", "python/tests", long, 1800),
+        pytest_step("python", "python/tests", "" if long else "not long", 1800),
     ]
 
 
 def vllm_steps(long: bool) -> list[Step]:
-    return [
+    steps = [
         Step("install package", ["tools/install-python"], timeout_s=1800),
-        pytest_step("vllm", "tests/vllm", long, 3600),
+        pytest_step("vllm", "tests/vllm", "" if long else "not long", 9000 if long else 3600),
+        Step("make the other vLLMs", [PYTHON, "tools/vllm_rig.py"], timeout_s=1200),
     ]
+    for name in vllm_rig.VARIANTS:
+        marked = "" if long else "each_vllm and not long"
+        steps.append(pytest_step(f"vllm {name}", "tests/vllm", marked, 7200 if long else 1800, {vllm_rig.SWITCH: name}))
+    return steps
 
 
 GROUPS: dict[str, Callable[[bool], list[Step]]] = {

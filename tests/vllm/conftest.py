@@ -8,6 +8,11 @@ import pytest
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent.parent / "tools")]
 
+import vllm_rig  # noqa: E402
+
+VARIANT = vllm_rig.chosen()
+vllm_rig.enter(VARIANT)
+
 
 @pytest.fixture(scope="session", autouse=True)
 def nothing_left_behind():
@@ -15,6 +20,12 @@ def nothing_left_behind():
     before = set(Path("/dev/shm").iterdir())
     yield
     assert set(Path("/dev/shm").iterdir()) <= before
+
+
+@pytest.fixture(scope="session")
+def variant():
+    """Which vLLM and which of its model runners this run is about."""
+    return VARIANT
 
 
 @pytest.fixture
@@ -83,7 +94,7 @@ def start_engine(folder, seeded, request):
 def pytest_collection_modifyitems(items):
     """Starting an engine takes 10 s on an idle machine and a minute on a busy one."""
     for item in items:
-        if "start_engine" in item.fixturenames:
+        if "start_engine" in item.fixturenames and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(900))
 
 

@@ -87,6 +87,14 @@ class Host:
 
     # ---- only in one process ----------------------------------------------------------------------------------------
 
+    def about(self):
+        """vLLM's version and its model runner."""
+        import vllm
+
+        runner = self._core.model_executor.driver_worker.worker.model_runner
+        modules = [kind.__module__ for kind in type(runner).__mro__]
+        return {"version": vllm.__version__, "runner": "v2" if "vllm.v1.worker.gpu.model_runner" in modules else "v1"}
+
     @property
     def _core(self):
         return self._llm.llm_engine.engine_core.engine_core

@@ -34,6 +34,12 @@ def engine(start_engine, options, first):
     return started
 
 
+@pytest.mark.each_vllm
+def test_this_is_the_vllm_that_was_asked_for(engine, variant):
+    assert engine.about() == {"version": variant.version, "runner": variant.runner}
+
+
+@pytest.mark.each_vllm
 def test_restored_after_a_kill_is_what_was_computed(first, clean):
     assert same(first["warm"], first["cold"], logprobs=False)
     assert cached(first["cold"]) == [0] * len(PROMPTS)
@@ -52,6 +58,7 @@ def test_restored_in_the_same_engine_and_after_a_local_hit(first, clean):
     assert same([restored], first["warm"][3:4])
 
 
+@pytest.mark.each_vllm
 def test_generated_blocks_are_kept_as_well(clean):
     prompt = tokens(60, 8)
     (reference,) = clean.run([prompt], n=80)
@@ -71,6 +78,7 @@ def test_a_failed_load_is_computed(first, clean):
     assert clean.state()["counters"]["loads_failed"] >= 1
 
 
+@pytest.mark.each_vllm
 def test_damaged_blocks_are_computed_and_not_offered_again(first, clean):
     """The failing block's pages hold rubbish: a wrong answer would show."""
     clean.corrupt_blocks(indices=[2])
@@ -83,6 +91,7 @@ def test_damaged_blocks_are_computed_and_not_offered_again(first, clean):
     assert same([again], first["cold"][3:4], logprobs=False)
 
 
+@pytest.mark.each_vllm
 def test_the_first_block_damaged_does_not_loop(first, clean):
     clean.corrupt_blocks(indices=[0, 1])
     (output,) = clean.run([PROMPTS[3]])
@@ -113,6 +122,7 @@ def test_a_salt_is_another_key(clean):
     assert other["cached"] == 0
 
 
+@pytest.mark.each_vllm
 def test_equal_prompts_at_once(first, clean):
     outputs = clean.run([PROMPTS[3]] * 4)
     assert all(same([output], first["warm"][3:4]) for output in outputs)
@@ -126,6 +136,7 @@ def test_abort_while_queued(clean):
         clean.abort(req_id=f"q{index}")
 
 
+@pytest.mark.each_vllm
 def test_abort_during_a_load(first, clean):
     clean.hold_loads(hold=True)
     clean.add(req_id="a", prompt=PROMPTS[3])
@@ -138,6 +149,7 @@ def test_abort_during_a_load(first, clean):
     assert same([output], first["warm"][3:4])
 
 
+@pytest.mark.each_vllm
 def test_abort_during_a_save(clean):
     prompt = tokens(600, 61)
     clean.add(req_id="s", prompt=prompt, n=50)
@@ -178,6 +190,7 @@ def test_chunked_prefill(start_engine, options, first, settings):
     chunked.close()
 
 
+@pytest.mark.each_vllm
 def test_preemption_with_few_blocks(start_engine, options, engine):
     prompts = [tokens(60, 80 + i) for i in range(4)]
     engine.settle()

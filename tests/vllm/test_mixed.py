@@ -40,6 +40,7 @@ def engine(start, first):
     return start()
 
 
+@pytest.mark.each_vllm
 def test_restored_after_a_kill_is_what_was_computed(first, clean):
     assert len(first["groups"]) > 1 and set(first["groups"]) == {0, WINDOW}
     assert same(first["warm"], first["cold"], logprobs=False)
@@ -58,6 +59,7 @@ def test_of_windows_only_tails_were_saved(first):
     assert full < first["stored"] <= full + tails
 
 
+@pytest.mark.each_vllm
 def test_restored_behind_a_hit_of_the_engines_own(first, clean):
     clean.run([PROMPTS[3][:65]])
     clean.settle()
@@ -91,6 +93,7 @@ def test_a_prompt_that_parts_inside_what_was_saved_is_computed(clean):
     assert same([again], [output], logprobs=False)
 
 
+@pytest.mark.each_vllm
 @pytest.mark.parametrize("blocks", [[1], [9], [10]], ids=["full", "window", "window's last"])
 def test_a_damaged_block_is_computed(first, clean, blocks):
     """Its pages hold rubbish: a wrong answer would show."""
