@@ -1,8 +1,12 @@
-// orbitkv: asks a running Cache Manager how it is, and looks into the file of an SSD store.
+// orbitkv: asks a running Cache Manager how it is, looks into the file of an SSD store, and starts engines.
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <fmt/format.h>
 #include <optional>
+#include <string_view>
+#include <system_error>
+#include <vector>
 
 #include <CLI/CLI.hpp>
 
@@ -12,6 +16,7 @@
 #include "orbitkv/manager/ssd_report.h"
 #include "orbitkv/manager/version.h"
 #include "orbitkv/os/clock.h"
+#include "orbitkv/os/exec.h"
 #include "orbitkv/os/pidfd.h"
 #include "orbitkv/wire/lifecycle.pb.h"
 
@@ -54,12 +59,27 @@ int Store(const std::string& path, bool check) {
   return report->sound ? 0 : 1;
 }
 
+// Engines and what starts them are Python: the interpreter beside this program has both, or else the first one in PATH.
+int Run(int argc, char** argv) {
+  std::error_code unknown;
+  const auto beside = std::filesystem::read_symlink("/proc/self/exe", unknown).parent_path() / "python3";
+  const bool there = !unknown && std::filesystem::exists(beside, unknown);
+  std::vector<std::string> command{there ? beside.string() : "python3", "-m", "orbitkv.run"};
+  command.insert(command.end(), argv + 2, argv + argc);
+  const auto failed = orbitkv::os::Exec(command);
+  fmt::print(stderr, "orbitkv: {} cannot be started: {}\n", command.front(), orbitkv::ToString(failed.error()));
+  return 1;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   CLI::App app("OrbitKV command line tool.", "orbitkv");
   app.set_version_flag("--version", std::string("orbitkv ") + orbitkv::manager::kVersion);
   app.require_subcommand(1);
+  app.add_subcommand("run",
+                     "start a Manager if there is none, then an engine that uses it: orbitkv run -- vllm serve MODEL");
+  if (argc > 1 && std::string_view(argv[1]) == "run") return Run(argc, argv);
   std::string socket = orbitkv::manager::DefaultSocket([](std::string_view name) -> std::optional<std::string> {
     const char* value = std::getenv(std::string(name).c_str());
     return value != nullptr ? std::optional<std::string>(value) : std::nullopt;

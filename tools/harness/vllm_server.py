@@ -63,6 +63,7 @@ class VllmServer:
         max_model_len: int = 8192,
         kv_cache_bytes: int = 1 << 30,
         arguments: tuple[str, ...] = (),
+        launcher: tuple[str, ...] = (),  # what `vllm serve` is an argument of
     ) -> None:
         self.model = model
         self.port = free_port()
@@ -79,6 +80,7 @@ class VllmServer:
         # barrier keeps the one that it waits for from running: some steps then take several times as long.
         env.setdefault("OMP_WAIT_POLICY", "passive")
         command = [
+            *launcher,
             str(Path(sys.executable).parent / "vllm"),
             "serve",
             str(model),
