@@ -229,8 +229,15 @@ class FakeLink:
     def asker(self):
         return self.client
 
-    def close(self):
+    def close(self, timeout_s=5.0):
         self.closed += 1
 
     def renew(self, epoch):
         self.epochs.append(epoch)
+
+    def suspend(self, timeout_s):
+        suspended, self.client = self.client, None
+        return suspended
+
+    def resume(self):
+        self.resumed = getattr(self, "resumed", 0) + 1

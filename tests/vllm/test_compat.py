@@ -250,7 +250,7 @@ def test_the_hook_for_several_groups_has_vllms_parameters():
 def test_nothing_abstract_is_left_and_later_hooks_exist():
     assert not OrbitKVConnector.__abstractmethods__
     assert issubclass(OrbitKVConnector, base.SupportsHMA)
-    assert OrbitKVConnector.supports_sleep_mode({}) is False
+    assert OrbitKVConnector.supports_sleep_mode({}) is True
     assert OrbitKVConnector.get_required_kvcache_layout(None) is None
 
 

@@ -103,8 +103,9 @@ def test_a_long_prompt_is_saved_from_its_first_chunk_on():
     side = make(save_min_tokens=14)
     req = begin(side, request("r", 16))
     assert saved(side, req, after=8) == [10, 11]
-    short = begin(make(save="prompt", save_min_tokens=14), request("s", 16, prompt=13))
-    assert saved(make(save="prompt", save_min_tokens=14), short) == [], "of the prompt, which is too short"
+    side = make(save="prompt", save_min_tokens=14)
+    assert saved(side, begin(side, request("s", 16, prompt=13))) == [], "of the prompt, which is too short"
+    assert saved(side, begin(side, request("t", 16, prompt=14))) == [10, 11, 12]
 
 
 def test_windows_keep_to_the_policy_as_well():

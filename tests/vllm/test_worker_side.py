@@ -262,6 +262,36 @@ def test_a_reset_ends_everything_in_the_old_namespace():
         os.close(writer)
 
 
+def test_when_the_pages_go_away_nothing_is_owed_any_more():
+    client = FakeClient()
+    side = make(client)
+    side.start_saves(Metadata(saves=[save(job=9)]))
+    side.start_loads(Metadata(loads=[load("r"), load("s", grant=8, ids=(7,))]))
+    # One restore ends with the client; the other gives no completion.
+    client.complete(client.named("restore")[0][-1], "restore", [4, 4, 4])
+    side.unregister()
+    assert side._link.client is None
+    assert (side._loads, side._saves) == ({}, {})
+    assert side.take_finished_loads() == {"r", "s"}
+    assert side.take_bad_blocks() == {7}
+    assert side.take_report().saves[9][0].stored == [False] * 3
+    side.unregister()
+    assert (side.take_finished_loads(), side.take_report()) == (set(), None)
+
+
+def test_addresses_are_read_again_when_the_pages_come_back(monkeypatch):
+    side = make(FakeClient())
+    where = [1000]
+    monkeypatch.setattr(compat, "collect_pages", lambda *args: ([where[0]], "format"))
+    monkeypatch.setattr("orbitkv.vllm.identity.representation_fields", lambda *args: {})
+    side._kv_cache_config = SimpleNamespace(kv_cache_groups=[SimpleNamespace(layer_names=["l"])])
+    side.restore_pages()
+    where[0] = 2000
+    side.restore_pages()
+    assert side._layers == [[2000]]
+    assert side._link.resumed == 2
+
+
 def test_shutdown_is_idempotent():
     side = make(FakeClient())
     side.shutdown()

@@ -55,6 +55,7 @@ class OrbitKVConnector(compat.KVConnectorBase_V1, compat.SupportsHMA):  # type: 
         block_bytes = [count * group.page_bytes for count, group in zip(layers, groups, strict=True)]
         self._scheduler = SchedulerSide(link, options, groups, ranks, hash_bytes, offers, block_bytes)
         self._scheduler.events = Events(groups, compat.publishes_events(vllm_config))
+        self._scheduler.shares_loads = bool(vllm_config.cache_config.enable_prefix_caching)
         link.start()
 
     # ---- both roles -------------------------------------------------------------------------------------------------
@@ -65,7 +66,7 @@ class OrbitKVConnector(compat.KVConnectorBase_V1, compat.SupportsHMA):  # type: 
 
     @classmethod
     def supports_sleep_mode(cls, kv_transfer_config: Any) -> bool:
-        return False
+        return True
 
     @classmethod
     def get_required_kvcache_layout(cls, vllm_config: Any) -> str | None:
@@ -105,6 +106,14 @@ class OrbitKVConnector(compat.KVConnectorBase_V1, compat.SupportsHMA):  # type: 
 
     def register_kv_caches(self, kv_caches: dict[str, Any]) -> None:
         self.worker.register(kv_caches)
+
+    def unregister_kv_caches(self) -> None:
+        """Called before the pages lose their memory."""
+        self.worker.unregister()
+
+    def restore_kv_caches(self) -> None:
+        """Called when they have it again."""
+        self.worker.restore_pages()
 
     def _metadata(self) -> Metadata:
         metadata = self._get_connector_metadata()

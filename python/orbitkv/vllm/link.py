@@ -55,6 +55,8 @@ class Link:
         self._client: orbitkv.Client | None = None
         self._shards: ShardClients | None = None  # in a scheduler whose shards have Managers of their own
         self._closed = False
+        self._suspended = False
+        self._turn = 0  # counts the clients; what was begun for an earlier one comes too late
         self._epoch = b""
         self._cancel = orbitkv.CancelToken()
         self._thread = threading.Thread(target=self._run, args=(None,), name="orbitkv-link", daemon=True)
@@ -93,10 +95,39 @@ class Link:
             if self._closed:
                 return
             self._epoch = epoch
-            old = self._take()
-            before = self._thread
-            self._thread = threading.Thread(target=self._run, args=(old, before), name="orbitkv-link", daemon=True)
-            self._thread.start()
+            if not self._suspended:
+                self._begin_turn(self._take())
+
+    def suspend(self, timeout_s: float) -> orbitkv.Client | None:
+        """Ends a worker's client because its pages go away; there is none until `resume`. Idempotent.
+
+        Saves what is queued within the timeout and waits for all copies. The client that ended still gives its
+        completions. Raises when a copy does not end: the pages must stay.
+        """
+        with self._lock:
+            if self._closed or self._suspended:
+                return None
+            self._suspended = True
+            self._turn += 1
+            client = self._client
+            self._take()
+        if client is not None:
+            client.close(timeout_s)
+        return client
+
+    def resume(self) -> None:
+        """Brings a client up for the pages as they are now."""
+        with self._lock:
+            if self._closed or not self._suspended:
+                return
+            self._suspended = False
+            self._begin_turn(None)
+
+    def _begin_turn(self, old: Asker | None) -> None:
+        self._turn += 1
+        before = self._thread
+        self._thread = threading.Thread(target=self._run, args=(old, before), name="orbitkv-link", daemon=True)
+        self._thread.start()
 
     def close(self, timeout_s: float = 5.0) -> None:
         """Idempotent. Ends the background work, then the client, which drains its copies."""
@@ -124,7 +155,7 @@ class Link:
 
     def _bring_up(self) -> None:
         with self._lock:
-            epoch = self._epoch
+            epoch, turn = self._epoch, self._turn
         weights = orbitkv.identify_weights(
             compat.model_folder(self._vllm_config),
             load_format=compat.load_format(self._vllm_config),
@@ -147,7 +178,7 @@ class Link:
             clients = [self._connect(weights, instance, shard) for shard in range(count)]
             client, shards = None, ShardClients(clients, self._part.ranks.replicas)
         with self._lock:
-            if not self._closed and self._epoch == epoch:
+            if not self._closed and self._turn == turn:
                 self._client, self._shards = client, shards
                 return
         late = shards or client

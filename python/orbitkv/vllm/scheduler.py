@@ -33,8 +33,9 @@ KNOWN_HASHES = 1 << 18
 FAILED_HASHES = 1 << 14
 # An answer is used again for this long before the Manager is asked anew; leases live 10 s.
 ANSWER_AGE_S = 1.0
-# A request waits this long for another one that loads the same blocks, then loads them itself.
-SHARED_LOAD_WAIT_S = 0.1
+# A request waits this long for another one that loads the same blocks, then loads them itself. No load takes longer by
+# its own deadline, and a second one beside it would only slow both down.
+SHARED_LOAD_WAIT_S = 2.0
 # An idle engine steps on for saves that are not acknowledged, at most this long after the last one.
 PENDING_WORK_S = 5.0
 # After so many failed loads a request is computed.
@@ -71,6 +72,7 @@ class SchedulerSide:
         self._epoch = b""
         self._pending_loads: list[Load] = []
         self._loading: dict[bytes, int] = {}  # first hash of each load -> loads of it
+        self.shares_loads = True  # what one request has loaded, others find in vLLM's own cache
         self._rate = ComputeRate()
         self.counters = Counters()
         self.account = reasons.Account(options.log_requests)
@@ -144,7 +146,7 @@ class SchedulerSide:
         if limit <= tracked.local:
             tracked.why = reasons.NOT_ASKED
             return 0, False
-        if self._waits_for_shared_load(tracked):
+        if client.state == "up" and self._waits_for_shared_load(tracked):
             return None, False
         answer = self._ask(client, tracked, hashes, limit)
         if answer is None:
@@ -157,7 +159,7 @@ class SchedulerSide:
 
     def _waits_for_shared_load(self, tracked: Tracked) -> bool:
         """Two requests with one prefix: the second waits for the first one's load and finds it in vLLM's own cache."""
-        if bytes(tracked.request.block_hashes[tracked.local]) not in self._loading:
+        if not self.shares_loads or bytes(tracked.request.block_hashes[tracked.local]) not in self._loading:
             tracked.shared_wait_since = None
             return False
         now = time.monotonic()

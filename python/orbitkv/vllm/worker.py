@@ -27,6 +27,9 @@ IDLE_WAIT_S = 0.002
 
 # Where the engine overwrites pages before it lets us fence, a step waits this long for its own saves, then drops them.
 SETTLE_WAIT_S = 0.25
+# Saves that are queued when the engine ends, or its pages go away, may take so long. vLLM kills workers that need more
+# than some seconds to end.
+FLUSH_S = 3.0
 
 # Outcomes of a block in a completion.
 STORED, ALREADY_THERE, RESTORED = 1, 2, 4
@@ -59,6 +62,7 @@ class WorkerSide:
         self._ranks = ranks
         self._hash_bytes = hash_bytes
         self._link: Link | None = None
+        self._kv_caches: dict[str, Any] = {}
         self._layers: list[list[compat.LayerPages]] = []  # of each group
         self._rank = 0
         self._loads: dict[int, Load] = {}  # by the client's job
@@ -77,17 +81,27 @@ class WorkerSide:
 
     def register(self, kv_caches: dict[str, Any]) -> None:
         self._rank = compat.rank_of_this_worker(self._vllm_config)
-        representations: list[identity.Fields] = []
-        for number, group in enumerate(self._groups):
-            layers, page_format = compat.collect_pages(kv_caches, self._kv_cache_config, self._groups, number)
-            self._layers.append(layers)
-            names = list(self._kv_cache_config.kv_cache_groups[number].layer_names)
-            fields = identity.representation_fields(self._vllm_config, group, names, page_format, len(layers))
-            representations.append(fields)
+        self._kv_caches = kv_caches
+        representations = self._read_pages()
+        for number, fields in enumerate(representations):
             logger.info("OrbitKV pages (rank %d, group %d): %s", self._rank, number, identity.describe(fields))
         part = Part("worker", self._rank, self._ranks, f"vllm worker {self._rank}")
         self._link = Link(self._vllm_config, self._groups, self._options, part, representations, self._register_groups)
         self._link.start()
+
+    def _read_pages(self) -> list[identity.Fields]:
+        """Takes the addresses of all pages from the tensors as they are now."""
+        every: list[list[compat.LayerPages]] = []
+        representations: list[identity.Fields] = []
+        for number, group in enumerate(self._groups):
+            layers, page_format = compat.collect_pages(self._kv_caches, self._kv_cache_config, self._groups, number)
+            every.append(layers)
+            names = list(self._kv_cache_config.kv_cache_groups[number].layer_names)
+            representations.append(
+                identity.representation_fields(self._vllm_config, group, names, page_format, len(layers))
+            )
+        self._layers = every
+        return representations
 
     def _register_groups(self, client: orbitkv.Client) -> None:
         client.register_groups(
@@ -108,9 +122,31 @@ class WorkerSide:
             keepalive=pages.tensor,
         )
 
-    def shutdown(self) -> None:
+    def unregister(self) -> None:
+        """The pages' memory goes away, and nothing may touch it when this returns. Raises when a copy does not end."""
+        if self._link is None:
+            return
+        client = self._link.suspend(FLUSH_S)
+        if client is not None:
+            self._take_completions(client)
+        for job in list(self._saves):
+            self._end_save(job, None)
+        for load in self._loads.values():
+            self._end_load(load, set(range(len(load.block_ids))), failed_keys=False)
+        self._loads.clear()
+
+    def restore_pages(self) -> None:
+        """The pages have memory again, perhaps elsewhere."""
         if self._link is not None:
-            self._link.close()
+            self._read_pages()
+            self._link.resume()
+
+    def shutdown(self) -> None:
+        if self._link is None:
+            return
+        if self._saves:
+            logger.info("OrbitKV: %d saves are on their way; they have %s s", len(self._saves), FLUSH_S)
+        self._link.close(FLUSH_S)
 
     @property
     def _client(self) -> orbitkv.Client | None:
@@ -270,8 +306,10 @@ class WorkerSide:
 
     def poll(self) -> None:
         client = self._client
-        if client is None:
-            return
+        if client is not None:
+            self._take_completions(client)
+
+    def _take_completions(self, client: orbitkv.Client) -> None:
         for completion in client.poll():
             self.transfers.ended(completion, time.monotonic())
             if completion.kind == "publish":

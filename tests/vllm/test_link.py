@@ -1,0 +1,113 @@
+"""How a worker's client ends and comes back: with its pages, with the namespace, and when a bring-up is late."""
+
+import threading
+from types import SimpleNamespace
+
+import pytest
+from fakes import ONE_GROUP
+
+from orbitkv.vllm import compat
+from orbitkv.vllm import link as link_module
+from orbitkv.vllm.link import Link, Part
+from orbitkv.vllm.options import parse
+
+
+class Client:
+    def __init__(self, options):
+        self.options = options
+        self.closed = None
+        self.pages = None
+
+    def close(self, timeout_s=5.0):
+        self.closed = timeout_s
+
+
+@pytest.fixture
+def made(monkeypatch):
+    clients = []
+
+    def make(options):
+        clients.append(Client(options))
+        return clients[-1]
+
+    monkeypatch.setattr(link_module.orbitkv, "Client", make)
+    monkeypatch.setattr(link_module.orbitkv, "computation_digest", lambda fields: fields["weights"].encode())
+    monkeypatch.setattr(link_module.orbitkv, "representation_digest", lambda fields: b"pages")
+    monkeypatch.setattr(link_module.orbitkv, "identify_weights", lambda *args, **more: "weights")
+    monkeypatch.setattr(link_module.identity, "computation_fields", lambda config, group, weights: {"weights": weights})
+    monkeypatch.setattr(link_module.compat, "model_folder", lambda config: "")
+    monkeypatch.setattr(link_module.compat, "load_format", lambda config: "")
+    return clients
+
+
+def make_link(prepare=None):
+    config = SimpleNamespace(kv_transfer_config=SimpleNamespace(engine_id="engine"))
+    part = Part("worker", 0, compat.Ranks(1, 1, 1), "name")
+    return Link(config, ONE_GROUP, parse({"orbitkv.bootstrap_socket": "/x"}), part, [{}], prepare)
+
+
+def settled(link):
+    link._thread.join(10)
+    assert not link._thread.is_alive()
+    return link.client
+
+
+def test_a_suspended_link_has_no_client_until_it_is_resumed(made):
+    pages = ["old"]
+    link = make_link(lambda client: setattr(client, "pages", pages[0]))
+    link.start()
+    first = settled(link)
+    assert link.suspend(3.0) is first
+    assert (first.closed, link.client) == (3.0, None)
+    assert link.suspend(3.0) is None
+    pages[0] = "new"
+    link.resume()
+    second = settled(link)
+    assert second is not first and (second.pages, second.closed) == ("new", None)
+    assert second.options.instance == first.options.instance == "engine"
+    link.resume()
+    assert (link.client, len(made)) == (second, 2)
+
+
+def test_a_suspended_link_stays_so_at_a_reset_and_comes_back_in_the_new_namespace(made):
+    link = make_link()
+    link.start()
+    settled(link)
+    link.suspend(1.0)
+    link.renew(b"\x01")
+    assert (settled(link), len(made)) == (None, 1)
+    link.resume()
+    assert settled(link).options.computation_digest == b"weights epoch:01"
+
+
+def test_a_client_that_comes_up_after_its_pages_went_away_is_ended(made, monkeypatch):
+    """Its pages are of before: it must not be used when the link was resumed meanwhile either."""
+    reached, go_on = threading.Event(), threading.Event()
+
+    def identify(*args, **more):
+        if not reached.is_set():
+            reached.set()
+            assert go_on.wait(10)
+        return "weights"
+
+    monkeypatch.setattr(link_module.orbitkv, "identify_weights", identify)
+    link = make_link()
+    link.start()
+    assert reached.wait(10)
+    assert link.suspend(1.0) is None
+    link.resume()
+    go_on.set()
+    client = settled(link)
+    late, current = made
+    assert client is current and current.closed is None
+    assert late.closed is not None
+
+
+def test_a_closed_link_neither_suspends_nor_resumes(made):
+    link = make_link()
+    link.start()
+    settled(link)
+    link.close()
+    assert link.suspend(1.0) is None
+    link.resume()
+    assert (link.client, len(made)) == (None, 1)
