@@ -335,6 +335,15 @@ def loading(client):
     return side
 
 
+def test_a_load_whose_request_ends_while_there_is_no_client_is_not_waited_for(clock):
+    client = FakeClient(hashes_of("p", 0, 1))
+    side = loading(client)
+    side._link.client = None
+    side.request_finished(side._requests["a"].request)
+    side._link.client = client
+    assert start(side, request("b", 20, name="p")) == (2 * BLOCK, True)
+
+
 def test_nobody_waits_for_a_load_of_a_manager_that_is_away(clock):
     client = FakeClient(hashes_of("p", 0, 1))
     side = loading(client)

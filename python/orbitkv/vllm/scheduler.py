@@ -111,19 +111,21 @@ class SchedulerSide:
     def request_finished(self, request: Any) -> None:
         tracked = self._requests.pop(request.request_id, None)
         client = self._link.asker
-        if tracked is None or client is None:
+        if tracked is None:
+            return
+        load = tracked.load
+        if load is not None:
+            self._end_load(load)
+        if client is None:
             return
         if tracked.asked_at is not None:
             client.cancel_query(request.request_id)
         self._release_lease(client, tracked)
-        load = tracked.load
         if load is not None and any(pending is load for pending in self._pending_loads):
             # Its metadata has not left: the grant ends here, and the worker only reports the request back to vLLM,
             # which holds the blocks until then.
             client.release_grant(load.grant)
             load.grant = 0
-        if load is not None:
-            self._end_load(load)
 
     def _release_lease(self, client: Asker, tracked: Tracked) -> None:
         if tracked.lease:
