@@ -73,10 +73,17 @@ class Engine:
             raise AttributeError(name)
 
         def call(**arguments):
-            self._send([name, arguments])
-            return self._receive()
+            self.begin(name, **arguments)
+            return self.end()
 
         return call
+
+    def begin(self, name, **arguments):
+        """Lets the engine work on a command while the caller does something else; end() gives the answer."""
+        self._send([name, arguments])
+
+    def end(self):
+        return self._receive()
 
     def run(self, prompts, n=8, **more):
         return self.generate(prompts=prompts, n=n, **more)["outputs"]

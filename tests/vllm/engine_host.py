@@ -213,6 +213,29 @@ class Host:
         )
         return True
 
+    def traffic(self, requests, seconds=120.0):
+        """Runs requests {"id", "prompt", "n", "abort_after"} together; the last is a number of steps, or None.
+
+        Answers by id; of those that were aborted there is none.
+        """
+        engine = self._llm.llm_engine
+        for request in requests:
+            self.add(request["id"], request["prompt"], request["n"])
+        answers = {}
+        steps = 0
+        end = time.monotonic() + seconds
+        while engine.has_unfinished_requests():
+            if time.monotonic() > end:
+                raise TimeoutError(f"requests without an end: {self.statuses()}")
+            for output in engine.step():
+                if output.finished:
+                    answers[output.request_id] = self._output(output)
+            steps += 1
+            for request in requests:
+                if request["abort_after"] == steps and request["id"] not in answers:
+                    engine.abort_request([request["id"]], internal=False)
+        return answers
+
     def abort(self, req_id):
         self._llm.llm_engine.abort_request([req_id], internal=False)
         return self.state()
