@@ -43,3 +43,27 @@ def test_mistakes_name_the_remedy(config, message):
     with pytest.raises(OptionError, match=message) as caught:
         parse(config)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("role", "mode", "effective"),
+    [
+        ("kv_both", "read_write", "read_write"),
+        ("kv_both", "save_only", "save_only"),
+        ("kv_both", "restore_only", "restore_only"),
+        ("kv_producer", "read_write", "save_only"),
+        ("kv_producer", "save_only", "save_only"),
+        ("kv_consumer", "read_write", "restore_only"),
+        ("kv_consumer", "restore_only", "restore_only"),
+    ],
+)
+def test_a_role_narrows_the_mode(role, mode, effective):
+    options = parse({"orbitkv.mode": mode}, role)
+    assert options.mode == effective
+    assert (options.saves, options.loads) == (effective != "restore_only", effective != "save_only")
+
+
+@pytest.mark.parametrize(("role", "mode"), [("kv_producer", "restore_only"), ("kv_consumer", "save_only")])
+def test_a_role_and_a_mode_that_leave_nothing_are_refused(role, mode):
+    with pytest.raises(OptionError, match="kv_both goes with any mode"):
+        parse({"orbitkv.mode": mode}, role)

@@ -1,5 +1,7 @@
 """The scheduler's side against a fake client: what is offered, asked, begun, released and handed to the workers."""
 
+from types import SimpleNamespace
+
 import pytest
 from fakes import BLOCK, HASH_BYTES, ONE_GROUP, FakeClient, FakeLink, block_hash, blocks, report, request, step
 
@@ -77,8 +79,8 @@ def test_asks_only_behind_the_engines_own_hit(clock):
 
 @pytest.mark.parametrize(
     "req",
-    [request("r", 20, lora=object()), request("r", 20, mm=[object()]), request("r", 20, skip=True)],
-    ids=["lora", "multimodal", "skip_reading"],
+    [request("r", 20, mm=[SimpleNamespace(identifier="x.png")]), request("r", 20, skip=True)],
+    ids=["multimodal", "skip_reading"],
 )
 def test_requests_that_are_answered_without_asking(clock, req):
     client = FakeClient(hashes_of("r", 0, 1, 2, 3))
@@ -89,7 +91,7 @@ def test_requests_that_are_answered_without_asking(clock, req):
 
 def test_requests_outside_the_key_are_not_saved_either(clock):
     side = make(FakeClient())
-    side.on_new_request(request("r", 20, lora=object()))
+    side.on_new_request(request("r", 20, mm=[SimpleNamespace(identifier="x.png")]))
     side.on_new_request(request("s", 20, skip=True))
     metadata = side.build(step(new=[("r", [1, 2, 3, 4, 5], 0, 20), ("s", [6, 7, 8, 9, 10], 0, 20)]))
     assert [save.block_ids for save in metadata.saves] == [[6, 7, 8, 9, 10]]

@@ -236,6 +236,12 @@ def pipeline_split() -> list[int]:
     return [int(part) for part in text.split(",")] if text else []
 
 
+def lora_dtype(vllm_config: Any) -> str:
+    """What adapters are converted to when they are loaded; empty without adapters."""
+    config = getattr(vllm_config, "lora_config", None)
+    return "" if config is None else str(config.lora_dtype).removeprefix("torch.")
+
+
 def model_folder(vllm_config: Any) -> str:
     """The local folder (or file) that the weights are read from; the name itself when it is not on this host."""
     model = str(vllm_config.model_config.model)
@@ -414,15 +420,6 @@ def instruction_set(vllm_config: Any, group: Group) -> str:
 
 
 # ---- requests -------------------------------------------------------------------------------------------------------
-
-
-def bypasses(request: Any) -> bool:
-    """Requests whose KV depends on more than tokens and salt that our key does not hold yet."""
-    return bool(
-        getattr(request, "lora_request", None) is not None
-        or getattr(request, "mm_features", None)
-        or getattr(request, "prompt_embeds", None) is not None
-    )
 
 
 def skips_reading(request: Any) -> bool:

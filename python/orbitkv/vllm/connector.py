@@ -27,7 +27,7 @@ class OrbitKVConnector(compat.KVConnectorBase_V1, compat.SupportsHMA):  # type: 
         super().__init__(vllm_config, role, kv_cache_config)
         compat.log_as_vllm()
         transfer = vllm_config.kv_transfer_config
-        options = parse(transfer.kv_connector_extra_config or {})
+        options = parse(transfer.kv_connector_extra_config or {}, str(transfer.kv_role or "kv_both"))
         groups = compat.check_supported(vllm_config, kv_cache_config)
         ranks = compat.ranks(vllm_config, kv_cache_config)
         options.check_shards(ranks.shard_count)
@@ -56,6 +56,7 @@ class OrbitKVConnector(compat.KVConnectorBase_V1, compat.SupportsHMA):  # type: 
         self._scheduler = SchedulerSide(link, options, groups, ranks, hash_bytes, offers, block_bytes)
         self._scheduler.events = Events(groups, compat.publishes_events(vllm_config))
         self._scheduler.shares_loads = bool(vllm_config.cache_config.enable_prefix_caching)
+        self._scheduler.domains.lora_dtype = compat.lora_dtype(vllm_config)
         link.start()
 
     # ---- both roles -------------------------------------------------------------------------------------------------
@@ -166,6 +167,9 @@ class OrbitKVConnector(compat.KVConnectorBase_V1, compat.SupportsHMA):  # type: 
 
     def set_xfer_handshake_metadata_pp_aware(self, metadata: Any) -> None:
         """Another connector's business."""
+
+    def bind_gpu_block_pool(self, gpu_block_pool: Any) -> None:
+        self.scheduler.domains.pool = gpu_block_pool
 
     def on_new_request(self, request: Any) -> None:
         self.scheduler.on_new_request(request)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from orbitkv.vllm.compat import KVConnectorMetadata, KVConnectorWorkerMetadata
 from orbitkv.vllm.groups import Run
+from orbitkv.vllm.lora import Adapter
 from orbitkv.vllm.shards import ShardGrant
 
 
@@ -22,6 +23,7 @@ class Load:
     shards: list[ShardGrant] = field(default_factory=list)  # where each shard has a Manager of its own
     prefix: int = 0  # hash blocks before the first hash
     runs: list[Run] = field(default_factory=list)  # which blocks these are
+    adapter: Adapter | None = None  # that the blocks were computed with
 
     def grant_of(self, shard: int) -> ShardGrant:
         if self.grant and self.shards:
@@ -42,6 +44,7 @@ class Save:
     answer_tokens: int
     group: int = 0
     first_block: int = 0  # of the group
+    adapter: Adapter | None = None
 
 
 @dataclass
@@ -65,10 +68,24 @@ class SaveReport:
 class WorkerMetadata(KVConnectorWorkerMetadata):  # type: ignore[misc]
     saves: dict[int, list[SaveReport]] = field(default_factory=dict)  # by job, one report per rank
     failed_hashes: set[bytes] = field(default_factory=set)  # keys (Groups.key) that could not be restored
+    weights_changed: bool = False  # since the epoch began
+    adapters: dict[int, bytes] = field(default_factory=dict)  # loaded since the last report, by number: their content
+
+    def __bool__(self) -> bool:
+        return bool(self.saves or self.failed_hashes or self.weights_changed or self.adapters)
 
     def aggregate(self, other: KVConnectorWorkerMetadata) -> WorkerMetadata:
         assert isinstance(other, WorkerMetadata)
         saves = {job: list(reports) for job, reports in self.saves.items()}
         for job, reports in other.saves.items():
             saves.setdefault(job, []).extend(reports)
-        return WorkerMetadata(saves, self.failed_hashes | other.failed_hashes)
+        adapters = self.adapters | other.adapters
+        for number in self.adapters.keys() & other.adapters.keys():
+            if self.adapters[number] != other.adapters[number]:
+                adapters[number] = b""  # replaced while the ranks loaded it
+        return WorkerMetadata(
+            saves,
+            self.failed_hashes | other.failed_hashes,
+            self.weights_changed or other.weights_changed,
+            adapters,
+        )

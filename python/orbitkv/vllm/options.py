@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 PREFIX = "orbitkv."
+ROLES = {"kv_producer": "save_only", "kv_consumer": "restore_only"}  # of vLLM, other than kv_both
 MODES = ("read_write", "save_only", "restore_only")
 STORES = ("auto", "ordinary", "nontemporal")
 SAVES = ("all", "prompt", "seen_twice")
@@ -34,6 +35,7 @@ class Options:
     require_manager: bool = False  # do not start without a Manager
     require_manager_timeout_s: float = 30.0
     model_id: str = ""  # names the weights instead of their content
+    trust_mm_uuids: bool = False  # believe callers that equal identifiers of images and sounds mean equal content
     lookup_wait_us: int = 200  # one scheduler call waits at most this long
     lookup_limit_ms: int = 50  # without a first answer by then there is no hit
     load_wait_ms: int = -1  # the Manager may load blocks for so long; -1: as long as the engine would compute them
@@ -104,8 +106,21 @@ def _check(options: Options) -> None:
             raise OptionError(f"{PREFIX}{name} must not be negative")
 
 
-def parse(extra_config: Mapping[str, Any]) -> Options:
-    """Keys of other owners (without our prefix) are left alone, unless they are ours with the prefix forgotten."""
+def _narrowed(mode: str, kv_role: str) -> str:
+    """A producer of KV does not restore, a consumer does not save."""
+    allowed = ROLES.get(kv_role, mode)
+    if mode not in ("read_write", allowed):
+        raise OptionError(
+            f"{PREFIX}mode {mode} and kv_role {kv_role} leave nothing to do; kv_role kv_both goes with any mode"
+        )
+    return allowed
+
+
+def parse(extra_config: Mapping[str, Any], kv_role: str = "kv_both") -> Options:
+    """Keys of other owners (without our prefix) are left alone, unless they are ours with the prefix forgotten.
+
+    The mode that comes out is what the role leaves of the one that was asked for.
+    """
     values: dict[str, Any] = {}
     for key, value in extra_config.items():
         if not key.startswith(PREFIX):
@@ -121,4 +136,4 @@ def parse(extra_config: Mapping[str, Any]) -> Options:
     values["bootstrap_socket"] = values.get("bootstrap_socket") or default_socket()
     options = Options(**values)
     _check(options)
-    return options
+    return replace(options, mode=_narrowed(options.mode, kv_role))

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from orbitkv.vllm import compat
+from orbitkv.vllm.key_domains import LORA_SLOW
 from orbitkv.vllm.shards import FoundBlocks
 from orbitkv.vllm.stats import LABEL, MISSES, RESTORED_TOKENS
 
@@ -31,9 +32,6 @@ FAILED_BEFORE = "failed before"  # the block did not load the last time, and has
 UNWANTED = "unwanted"  # the request says so
 NOT_TAKEN = "not taken"  # the engine took less than was offered, or another connector's
 TIMED_OUT = "timed out"
-LORA = "LoRA"
-MULTIMODAL = "multimodal input"
-EMBEDDINGS = "prompt embeddings"
 
 # What an answer of the Manager or the client says, in the words of a reader of the log.
 WORDS = {
@@ -63,15 +61,6 @@ def of_answer(reason: str) -> str:
     return WORDS.get(reason, reason)
 
 
-def of_bypass(request: Any) -> str:
-    """Of a request that is in no key."""
-    if getattr(request, "lora_request", None) is not None:
-        return LORA
-    if getattr(request, "mm_features", None):
-        return MULTIMODAL
-    return EMBEDDINGS
-
-
 def before_asking(tracked: Tracked, connected: bool, offers: bool) -> str:
     """Why no look-up is made for it; empty when one is."""
     if not offers:
@@ -79,7 +68,7 @@ def before_asking(tracked: Tracked, connected: bool, offers: bool) -> str:
     if not connected:
         return NOT_REGISTERED
     if tracked.bypass:
-        return of_bypass(tracked.request)
+        return tracked.outside or LORA_SLOW
     if compat.skips_reading(tracked.request):
         return ENGINE_READS_NOTHING
     if not tracked.wishes.load:

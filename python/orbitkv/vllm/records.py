@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
 import orbitkv
+from orbitkv.vllm.lora import Adapter, derived
 from orbitkv.vllm.messages import Load
 from orbitkv.vllm.reasons import Taken
 from orbitkv.vllm.save_policy import Wishes
@@ -47,7 +49,6 @@ class Tracked:
     """One request. Depths and counts in hash blocks."""
 
     request: Any
-    bypass: bool
     hashes: orbitkv.BlockHashes
     wishes: Wishes = field(default_factory=Wishes)
     known: int = 0  # hashes copied into `hashes`
@@ -69,6 +70,26 @@ class Tracked:
     why: str = ""  # it would be admitted without blocks of ours now (reasons.py)
     accounted: bool = False  # it was admitted once
     taken: Taken = field(default_factory=Taken)  # what the load under way brings, by tier
+    outside: str = ""  # why it is in no key; empty when it is
+    reading: Future[bytes] | None = None  # its adapter's content, until it was looked at
+    reading_since: float = 0.0
+    domain: bytes = b""  # of the keys of its blocks, with an adapter
+    adapter: Adapter | None = None
+    derived: list[bytes] = field(default_factory=list)
+
+    @property
+    def bypass(self) -> bool:
+        """Neither looked up nor saved."""
+        return bool(self.outside) or self.reading is not None
+
+    @property
+    def block_hashes(self) -> Sequence[bytes]:
+        """Names of its hash blocks: vLLM's, or those in its key domain."""
+        hashes: Sequence[bytes] = self.request.block_hashes
+        if not self.domain:
+            return hashes
+        self.derived += [derived(self.domain, bytes(item)) for item in hashes[len(self.derived) :]]
+        return self.derived
 
 
 @dataclass(frozen=True)

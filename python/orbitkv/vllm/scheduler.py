@@ -17,6 +17,7 @@ from orbitkv.vllm import compat, reasons
 from orbitkv.vllm.compute_rate import ComputeRate
 from orbitkv.vllm.events import Events
 from orbitkv.vllm.groups import Groups, Run
+from orbitkv.vllm.key_domains import FOUND_OLD, KeyDomains
 from orbitkv.vllm.link import Link
 from orbitkv.vllm.messages import Load, Metadata, Save, SaveReport, WorkerMetadata
 from orbitkv.vllm.options import Options
@@ -74,6 +75,7 @@ class SchedulerSide:
         self._loading: dict[bytes, int] = {}  # first hash of each load -> loads of it
         self.shares_loads = True  # what one request has loaded, others find in vLLM's own cache
         self._rate = ComputeRate()
+        self.domains = KeyDomains(options.trust_mm_uuids)
         self.counters = Counters()
         self.account = reasons.Account(options.log_requests)
         self.events = Events(groups)
@@ -87,7 +89,9 @@ class SchedulerSide:
     def _track(self, request: Any) -> Tracked:
         hashes = orbitkv.BlockHashes(b"", self._hash_bytes)
         wishes = self._policy.wishes(getattr(request, "kv_transfer_params", None))
-        return Tracked(request, compat.bypasses(request), hashes, wishes, saved=[0] * len(self._groups))
+        tracked = Tracked(request, hashes, wishes, saved=[0] * len(self._groups))
+        self.domains.track(tracked)
+        return tracked
 
     def _tracked(self, request: Any) -> Tracked:
         tracked = self._requests.get(request.request_id)
@@ -96,17 +100,17 @@ class SchedulerSide:
         return tracked
 
     def _hashes(self, tracked: Tracked) -> orbitkv.BlockHashes:
-        current = tracked.request.block_hashes
+        current = tracked.block_hashes
         if len(current) > tracked.known:
             tracked.hashes.extend([bytes(item) for item in current[tracked.known :]])
             tracked.known = len(current)
         return tracked.hashes
 
     def _hash_list(self, tracked: Tracked, begin: int, end: int) -> list[bytes]:
-        return [bytes(item) for item in tracked.request.block_hashes[begin:end]]
+        return [bytes(item) for item in tracked.block_hashes[begin:end]]
 
     def _key(self, tracked: Tracked, group: int, block: int) -> bytes:
-        return self._groups.key(group, bytes(tracked.request.block_hashes[self._groups.place(group, block)]))
+        return self._groups.key(group, bytes(tracked.block_hashes[self._groups.place(group, block)]))
 
     def request_finished(self, request: Any) -> None:
         tracked = self._requests.pop(request.request_id, None)
@@ -139,6 +143,8 @@ class SchedulerSide:
         tracked = self._tracked(request)
         tracked.found = None
         client = self._link.asker
+        if not self.domains.settle(tracked, computed_tokens):
+            return None, False
         tracked.why = reasons.before_asking(tracked, client is not None, self._offers)
         if client is None or tracked.why:
             return 0, False
@@ -161,7 +167,7 @@ class SchedulerSide:
 
     def _waits_for_shared_load(self, tracked: Tracked) -> bool:
         """Two requests with one prefix: the second waits for the first one's load and finds it in vLLM's own cache."""
-        if not self.shares_loads or bytes(tracked.request.block_hashes[tracked.local]) not in self._loading:
+        if not self.shares_loads or bytes(tracked.block_hashes[tracked.local]) not in self._loading:
             tracked.shared_wait_since = None
             return False
         now = time.monotonic()
@@ -292,6 +298,7 @@ class SchedulerSide:
             shards,
             begin,
             runs,
+            tracked.adapter,
         )
         tracked.load = load
         self._pending_loads.append(load)
@@ -387,7 +394,7 @@ class SchedulerSide:
         tracked = self._requests.get(fresh.req_id)
         found = 0
         if tracked is not None and fresh.whole_table:
-            hashed = min(computed_tokens // self._block, len(tracked.request.block_hashes))
+            hashed = min(computed_tokens // self._block, len(tracked.block_hashes))
             found = self._groups.blocks(fresh.group, hashed)
         for index, block_id in enumerate(fresh.block_ids):
             if self._jobs.reads(block_id):
@@ -409,7 +416,7 @@ class SchedulerSide:
         have = before // groups[number].block_tokens
         if not self._policy.is_long_enough(tracked.wishes, int(request.num_prompt_tokens), after):
             return []
-        hashed = groups.blocks(number, len(request.block_hashes))
+        hashed = groups.blocks(number, len(tracked.block_hashes))
         end = min(after // groups[number].block_tokens, hashed, len(table))
         begin = min(tracked.saved[number], have)
         tracked.saved[number] = max(begin, end)
@@ -458,6 +465,7 @@ class SchedulerSide:
             max(0, int(request.num_tokens) - int(request.num_prompt_tokens)),
             number,
             begin,
+            tracked.adapter,
         )
         self.events.saving(save, request)
         return [save]
@@ -469,6 +477,10 @@ class SchedulerSide:
         invalid = set(output.invalid_block_ids or ())
         failed = output.failed_recving or ()
         if isinstance(report, WorkerMetadata):
+            if report.adapters:
+                self.domains.loaded(report.adapters)
+            if report.weights_changed:
+                self._leave_weights()
             if report.failed_hashes:
                 self._failed.add(report.failed_hashes)
                 self._stored.discard(report.failed_hashes)
@@ -525,11 +537,20 @@ class SchedulerSide:
         sources = {compat.CacheHitSource.HOST: taken.host, compat.CacheHitSource.DISK: taken.disk}
         return {source: count for source, count in sources.items() if count}
 
-    def reset(self) -> None:
-        """Moves to a namespace of its own: vLLM resets caches when weights may have changed, which no file shows.
+    def _leave_weights(self) -> None:
+        """The workers have replaced them: what was computed until now, also of running requests, is of the old ones."""
+        for tracked in self._requests.values():
+            tracked.outside = tracked.outside or FOUND_OLD
+        self.domains.weights_changed()
+        self._move()
 
-        What is shared with other engines stays as it is.
-        """
+    def reset(self) -> None:
+        """Caches are reset when weights may have changed, which no file shows."""
+        self.domains.reset()
+        self._move()
+
+    def _move(self) -> None:
+        """To a namespace of its own. What is shared with other engines stays as it is."""
         self._epoch = os.urandom(8)
         self._incarnation = b""
         self._stored.clear()
@@ -541,7 +562,8 @@ class SchedulerSide:
         for load in self._pending_loads:
             load.grant = 0
         self._link.renew(self._epoch)
-        logger.info("OrbitKV: caches were reset; this engine goes on in a namespace of its own")
+        logger.info("OrbitKV: caches were reset or weights replaced; this engine goes on in a namespace of its own")
 
     def shutdown(self) -> None:
         self._link.close()
+        self.domains.close()

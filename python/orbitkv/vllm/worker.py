@@ -14,6 +14,7 @@ from typing import Any
 
 import orbitkv
 from orbitkv.vllm import compat, identity
+from orbitkv.vllm.changes import Changes
 from orbitkv.vllm.groups import Groups
 from orbitkv.vllm.link import Link, Part
 from orbitkv.vllm.messages import Load, Metadata, Save, SaveReport, WorkerMetadata
@@ -72,6 +73,7 @@ class WorkerSide:
         self._bad_blocks: set[int] = set()
         self._failed: set[str] = set()  # loads that failed, of several groups
         self._report = WorkerMetadata()
+        self._changes = Changes()
         self._epoch = b""
         self._idle = False
         self.transfers = Transfers()
@@ -81,6 +83,7 @@ class WorkerSide:
 
     def register(self, kv_caches: dict[str, Any]) -> None:
         self._rank = compat.rank_of_this_worker(self._vllm_config)
+        self._changes.watch()
         self._kv_caches = kv_caches
         representations = self._read_pages()
         for number, fields in enumerate(representations):
@@ -200,6 +203,7 @@ class WorkerSide:
             raise FenceTimeoutError(f"OrbitKV: {len(self._loads)} loads did not end before a reset")
         for job in list(self._saves):
             self._end_save(job, None)
+        self._changes.epoch_began()
         if self._link is not None:
             self._link.renew(epoch)
 
@@ -219,7 +223,7 @@ class WorkerSide:
     def _start_load(self, load: Load) -> int | None:
         client = self._client
         granted = load.grant_of(self._ranks.shard_of(self._rank))
-        if client is None or granted.grant == 0:
+        if client is None or granted.grant == 0 or not self._changes.may_load(load.adapter):
             return None
         try:
             return client.restore(
@@ -262,7 +266,7 @@ class WorkerSide:
 
     def _start_save(self, save: Save) -> int | None:
         client = self._client
-        if client is None:
+        if client is None or not self._changes.may_save(save.adapter):
             return None
         incarnation = client.incarnation
         if not self._ranks.writes(self._rank):
@@ -350,4 +354,5 @@ class WorkerSide:
 
     def take_report(self) -> WorkerMetadata | None:
         report, self._report = self._report, WorkerMetadata()
-        return report if report.saves or report.failed_hashes else None
+        report.weights_changed, report.adapters = self._changes.take_news()
+        return report or None

@@ -1,0 +1,107 @@
+"""Notices in a worker that vLLM replaces weights in place or loads an adapter, which no hook of a connector tells.
+
+The methods that do so are wrapped in their classes, once for each process. Methods that a version of vLLM does not
+have are left out; an adapter whose loading was not seen is never saved.
+
+Threads: the worker's. Owns nothing: a `Changes` that is gone is told no more.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from orbitkv.vllm import lora
+from orbitkv.vllm.lora import Adapter
+
+# Only modules that the worker has imported are looked at.
+WORKER = ("vllm.v1.worker.gpu_worker", "Worker")
+REPLACE_WEIGHTS = (
+    (*WORKER, ("reload_weights", "start_weight_update", "update_weights", "finish_weight_update")),
+    ("vllm.v1.worker.gpu_model_runner", "GPUModelRunner", ("reload_weights",)),
+    ("vllm.v1.worker.gpu.model_runner", "GPUModelRunner", ("reload_weights",)),
+)
+LOAD_ADAPTER = ("vllm.lora.worker_manager", "WorkerLoRAManager", ("_load_adapter",))
+
+_MARK = "_orbitkv_watched"
+_told: weakref.WeakSet[Changes] = weakref.WeakSet()
+_contents = lora.Contents()
+
+
+class Changes:
+    def __init__(self) -> None:
+        self.weights_changed = False  # since the namespace's epoch began
+        self._loaded: dict[int, bytes] = {}
+        self._news: dict[int, bytes] = {}
+        self._told_of_weights = False
+
+    def watch(self) -> None:
+        for module, name, methods in REPLACE_WEIGHTS:
+            _wrap(module, name, methods, _replacing_weights)
+        _wrap(*LOAD_ADAPTER, _loading_adapter)
+        _told.add(self)
+
+    def replaced_weights(self) -> None:
+        self.weights_changed, self._told_of_weights = True, False
+
+    def loaded_adapter(self, number: int, content: bytes) -> None:
+        self._loaded[number] = self._news[number] = content
+
+    def epoch_began(self) -> None:
+        self.weights_changed = self._told_of_weights = False
+
+    def may_load(self, adapter: Adapter | None) -> bool:
+        """Whether blocks of this content may go into the pages. An adapter that is not loaded yet will be soon."""
+        if self.weights_changed:
+            return False
+        return adapter is None or adapter[2] or self._loaded.get(adapter[0], adapter[1]) == adapter[1]
+
+    def may_save(self, adapter: Adapter | None) -> bool:
+        """Whether the pages were computed with what their names say."""
+        if self.weights_changed:
+            return False
+        return adapter is None or self._loaded.get(adapter[0]) == adapter[1]
+
+    def take_news(self) -> tuple[bool, dict[int, bytes]]:
+        """What the scheduler does not know yet: that the weights were replaced, and adapters by number."""
+        weights = self.weights_changed and not self._told_of_weights
+        self._told_of_weights = self.weights_changed
+        news, self._news = self._news, {}
+        return weights, news
+
+
+def _wrap(module: str, name: str, methods: tuple[str, ...], wrapper: Callable[[Any], Any]) -> None:
+    owner = getattr(sys.modules.get(module), name, None)
+    for method in methods:
+        original = getattr(owner, method, None)
+        if original is not None and not hasattr(original, _MARK):
+            wrapped = functools.wraps(original)(wrapper(original))
+            setattr(wrapped, _MARK, True)
+            setattr(owner, method, wrapped)
+
+
+def _replacing_weights(original: Any) -> Any:
+    def replace(self: Any, *args: Any, **kwargs: Any) -> Any:
+        for changes in list(_told):
+            changes.replaced_weights()
+        return original(self, *args, **kwargs)
+
+    return replace
+
+
+def _loading_adapter(original: Any) -> Any:
+    def load(self: Any, lora_request: Any, *args: Any, **kwargs: Any) -> Any:
+        folder = lora.folder_of(str(lora_request.lora_path))
+        before = lora.stamp(folder)
+        loaded = original(self, lora_request, *args, **kwargs)
+        content = _contents.digest(folder)
+        if lora.stamp(folder) != before:
+            content = b""  # what of it was loaded is not known
+        for changes in list(_told):
+            changes.loaded_adapter(int(lora_request.lora_int_id), content)
+        return loaded
+
+    return load
