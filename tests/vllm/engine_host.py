@@ -13,13 +13,35 @@ import traceback
 
 
 def _connector(options):
+    """Ours; with "children" it is the one that is called "orbitkv" among them, in that order."""
+    children = options.pop("children", None)
+    if children is not None:
+        return {
+            "kv_connector": "MultiConnector",
+            "kv_role": "kv_both",
+            "kv_load_failure_policy": "recompute",
+            "kv_connector_extra_config": {
+                "connectors": [_child(options) if child == "orbitkv" else child for child in children]
+            },
+        } | options.pop("parent", {})
     return {
         "kv_connector": "OrbitKVConnector",
         "kv_connector_module_path": "orbitkv.vllm",
-        "kv_role": "kv_both",
+        "kv_role": options.pop("role", "kv_both"),
         "kv_load_failure_policy": options.pop("policy", "recompute"),
         "kv_connector_extra_config": options,
     }
+
+
+def _child(options):
+    options = {key: value for key, value in options.items() if key != "parent"}
+    return _connector(options)
+
+
+def _our_part(connector):
+    """Of a connector of which ours may be a child."""
+    children = getattr(connector, "sub_connectors", [connector])
+    return next(child for child in children if type(child).__name__ == "OrbitKVConnector")
 
 
 class Host:
@@ -46,15 +68,17 @@ class Host:
 
     # ---- what both kinds of engine can do ---------------------------------------------------------------------------
 
-    def generate(self, prompts, n=8, salt=None, **params):
+    def generate(self, prompts, n=8, salt=None, lora=None, **params):
         from vllm import SamplingParams
+        from vllm.lora.request import LoRARequest
 
         sampling = SamplingParams(
             temperature=0, max_tokens=n, detokenize=False, ignore_eos=True, **({"logprobs": 3} | params)
         )
         inputs = [{"prompt_token_ids": prompt} | ({"cache_salt": salt} if salt else {}) for prompt in prompts]
         begin = time.monotonic()
-        outputs = self._llm.generate(inputs, sampling, use_tqdm=False)
+        adapter = LoRARequest(**lora) if lora else None
+        outputs = self._llm.generate(inputs, sampling, use_tqdm=False, lora_request=adapter)
         return {"seconds": time.monotonic() - begin, "outputs": [self._output(output) for output in outputs]}
 
     @staticmethod
@@ -77,6 +101,11 @@ class Host:
 
     def reset_all(self):
         return self._llm.reset_prefix_cache(reset_connector=True)
+
+    def reload_weights(self, folder):
+        """As a trainer does it: no cache is reset, and no connector is told."""
+        self._llm.collective_rpc("reload_weights", kwargs={"weights_path": folder})
+        return True
 
     def metrics(self):
         return {metric.name: getattr(metric, "value", None) for metric in self._llm.get_metrics()}
@@ -105,13 +134,13 @@ class Host:
 
     @property
     def _ours(self):
-        return self._scheduler.connector.scheduler
+        return _our_part(self._scheduler.connector).scheduler
 
     @property
     def _worker(self):
         from vllm.distributed.kv_transfer import get_kv_transfer_group
 
-        return get_kv_transfer_group().worker
+        return _our_part(get_kv_transfer_group()).worker
 
     def _step_until(self, done, seconds=20.0):
         """Steps the engine until done() holds. Bounded."""
