@@ -184,7 +184,7 @@ def test_a_later_run_names_its_parent_in_the_domain_too(side):
 def test_an_adapter_that_cannot_be_read_is_not_cached_and_its_requests_say_why(side, caplog):
     side._link.client.present = {block_hash("r", i) for i in range(3)}
     assert admit(side, request("r", 13, lora=adapter("/nowhere"))) == (0, False)
-    assert side._requests["r"].outside == key_domains.LORA_UNREADABLE
+    assert side._requests["r"].outside == side._requests["r"].why == key_domains.LORA_UNREADABLE
     assert saved(side, "r") == []
     assert side._link.client.named("query") == []
     assert "'/nowhere' cannot be read" in caplog.text

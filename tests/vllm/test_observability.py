@@ -85,8 +85,7 @@ def test_the_managers_reason_in_a_readers_words(answer, reason):
 @pytest.mark.parametrize(
     ("req", "reason"),
     [
-        (request("r", 20, lora=object()), "LoRA"),
-        (request("r", 20, mm=[object()]), "multimodal input"),
+        (request("r", 20, mm=[SimpleNamespace(identifier="x.png")]), "multimodal identifier"),
         (request("r", 20, skip=True), "engine reads no cache"),
         (request("r", 3), "nothing to ask"),
     ],

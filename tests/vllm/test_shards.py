@@ -229,7 +229,9 @@ def connect(monkeypatch):
     monkeypatch.setattr(link_module.orbitkv, "identify_weights", lambda *args, **more: "weights")
     monkeypatch.setattr(link_module.orbitkv, "computation_digest", lambda fields: fields["weights"].encode())
     monkeypatch.setattr(link_module.orbitkv, "representation_digest", lambda fields: b"pages")
-    monkeypatch.setattr(link_module.identity, "computation_fields", lambda config, group, weights: {"weights": weights})
+    monkeypatch.setattr(
+        link_module.identity, "computation_fields", lambda config, group, weights, drafter: {"weights": weights}
+    )
     monkeypatch.setattr(link_module.compat, "model_folder", lambda config: "")
     monkeypatch.setattr(link_module.compat, "load_format", lambda config: "")
     config = SimpleNamespace(kv_transfer_config=SimpleNamespace(engine_id="engine"))

@@ -183,11 +183,15 @@ def canonical(value: Any) -> str:
     return json.dumps(_plain(value), sort_keys=True, separators=(",", ":"))
 
 
+def _without(value: Any, name: str) -> Any:
+    if isinstance(value, dict):
+        return {key: _without(item, name) for key, item in value.items() if key != name}
+    return [_without(item, name) for item in value] if isinstance(value, list) else value
+
+
 def model_config_text(vllm_config: Any) -> str:
-    config = _plain(vllm_config.model_config.hf_config)
-    # Says who wrote the file, not what the model computes.
-    config.pop("transformers_version", None)
-    return canonical(config)
+    # The version says who wrote the file, not what the model computes.
+    return canonical(_without(_plain(vllm_config.model_config.hf_config), "transformers_version"))
 
 
 def _rope(vllm_config: Any) -> Any:

@@ -6,7 +6,9 @@ them see. The representation digest comes from the tensors of a worker.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import orbitkv
@@ -16,16 +18,80 @@ from orbitkv.vllm.groups import Group, Groups
 Fields = dict[str, Any]
 
 
-def computation_fields(vllm_config: Any, groups: Groups, weights: str) -> Fields:
+# Of vLLM's multimodal options, those that change what the language model is given for an image or a sound.
+MULTIMODAL_OPTIONS = (
+    "mm_processor_kwargs",
+    "media_io_kwargs",
+    "mm_device_do_normalize",
+    "mm_encoder_attn_dtype",
+    "video_pruning_rate",
+    "video_pruning_method",
+)
+PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json")
+
+
+def _processor_files(folder: str) -> dict[str, str]:
+    digests = {}
+    for name in PROCESSOR_FILES:
+        path = Path(folder) / name
+        if path.is_file():
+            digests[name] = hashlib.sha256(path.read_bytes()).hexdigest()
+    return digests
+
+
+def model_text(vllm_config: Any) -> str:
+    """What of the model the weights do not say: its configuration after all overrides, and what runs it."""
+    model, cache = vllm_config.model_config, vllm_config.cache_config
+    text: Fields = {
+        "config": compat.model_config_text(vllm_config),
+        "architecture": getattr(model, "architecture", ""),
+        "runner": getattr(model, "runner_type", ""),
+        "disable_sliding_window": bool(getattr(model, "disable_sliding_window", False)),
+        "mamba_cache_dtype": getattr(cache, "mamba_cache_dtype", ""),
+        "mamba_ssm_cache_dtype": getattr(cache, "mamba_ssm_cache_dtype", ""),
+    }
+    multimodal = getattr(model, "multimodal_config", None)
+    if multimodal is not None:
+        text["multimodal"] = {name: getattr(multimodal, name, None) for name in MULTIMODAL_OPTIONS}
+        text["processors"] = _processor_files(compat.model_folder(vllm_config))
+    return compat.canonical(text)
+
+
+def quantization_text(vllm_config: Any) -> str:
+    """The method and what it was told, which for some methods is not in the model's configuration."""
+    method = compat.quantization_text(vllm_config)
+    resolved = getattr(vllm_config, "quant_config", None)
+    if resolved is None:
+        return method
+    return compat.canonical([method, type(resolved).__name__, vars(resolved)])
+
+
+def drafter_folder(vllm_config: Any) -> str:
+    """Where the weights of a drafter with cache groups of its own are; empty without one."""
+    speculative = getattr(vllm_config, "speculative_config", None)
+    if speculative is None or getattr(speculative, "method", None) in compat.DRAFTERS_WITHOUT_CACHE:
+        return ""
+    return str(speculative.draft_model_config.model)
+
+
+def drafter_text(vllm_config: Any, weights: str) -> str:
+    if not drafter_folder(vllm_config):
+        return ""
+    speculative = vllm_config.speculative_config
+    draft = speculative.draft_model_config
+    return compat.canonical([str(speculative.method), weights, draft.hf_config, str(draft.dtype)])
+
+
+def computation_fields(vllm_config: Any, groups: Groups, weights: str, drafter_weights: str = "") -> Fields:
     parallel = vllm_config.parallel_config
     return {
         "weights": weights,
-        "model_config": compat.model_config_text(vllm_config),
+        "model_config": model_text(vllm_config),
         "rope_scaling": compat.rope_text(vllm_config),
         "sliding_window": compat.sliding_window(vllm_config),
         "long_rope_length": compat.long_rope_length(vllm_config),
         "dtype": compat.model_dtype(vllm_config),
-        "quantization": compat.quantization_text(vllm_config),
+        "quantization": quantization_text(vllm_config),
         "engine": "vllm",
         "engine_version": compat.engine_version(),
         "cache_dtype": compat.cache_dtype(vllm_config, groups),
@@ -38,9 +104,9 @@ def computation_fields(vllm_config: Any, groups: Groups, weights: str) -> Fields
         "tensor_parallel": int(parallel.tensor_parallel_size),
         "pipeline_parallel": int(parallel.pipeline_parallel_size),
         "pipeline_split": compat.pipeline_split(),
-        "decode_context_parallel": 1,
-        "prefill_context_parallel": 1,
-        "drafter": "",
+        "decode_context_parallel": int(getattr(parallel, "decode_context_parallel_size", 1)),
+        "prefill_context_parallel": int(getattr(parallel, "prefill_context_parallel_size", 1)),
+        "drafter": drafter_text(vllm_config, drafter_weights),
     }
 
 

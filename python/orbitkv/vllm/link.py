@@ -58,6 +58,7 @@ class Link:
         self._suspended = False
         self._turn = 0  # counts the clients; what was begun for an earlier one comes too late
         self._epoch = b""
+        self._drafter = ""  # weights of a drafter with cache groups
         self._cancel = orbitkv.CancelToken()
         self._thread = threading.Thread(target=self._run, args=(None,), name="orbitkv-link", daemon=True)
 
@@ -162,6 +163,8 @@ class Link:
             model_id=self._options.model_id,
             cancel=self._cancel,
         )
+        folder = identity.drafter_folder(self._vllm_config)
+        self._drafter = orbitkv.identify_weights(folder, cancel=self._cancel) if folder else ""
         instance = str(self._vllm_config.kv_transfer_config.engine_id)
         if epoch:
             # What the weights are now is not known from files: nobody shares this namespace.
@@ -198,7 +201,7 @@ class Link:
             instance += f"/{shard}"
             ranks = compat.Ranks(ranks.replicas, 1, ranks.replicas)
             rank, own = rank % ranks.replicas, 0
-        fields = identity.computation_fields(self._vllm_config, self._groups, weights)
+        fields = identity.computation_fields(self._vllm_config, self._groups, weights, self._drafter)
         logger.info("OrbitKV identity (%s): %s", self._part.name, identity.describe(fields))
         representation = b""
         if self._representation:
