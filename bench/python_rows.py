@@ -26,6 +26,8 @@ BLOCK_BYTES = 64 << 10
 # What the fastest and the slowest peer measured on a machine of this size reached, in microseconds.
 PEER_LOOKUP_US = 149.0
 PEER_RESTORE_US = 79.0
+# A scheduler that asks waits at most this long before it goes on without the answer.
+LOOKUP_P99_AIM_US = 200.0
 
 
 def start_client(socket: Path, pages: np.ndarray) -> orbitkv.Client:
@@ -121,9 +123,11 @@ def rows() -> list[dict[str, Any]]:
                 subject = Subject(client, pages)
                 os.sched_setaffinity(0, {min(affinity)})
                 subject.check_restored()
+                asleep = timed(subject.lookup, 3000, 300e-6)
                 result = [
                     row("lookup.256_hot_p50_us", timed(subject.lookup, 3000, 0), PEER_LOOKUP_US),
-                    row("lookup.256_asleep_p50_us", timed(subject.lookup, 1000, 300e-6), PEER_LOOKUP_US),
+                    row("lookup.256_asleep_p50_us", asleep, PEER_LOOKUP_US),
+                    p99_row("lookup.256_asleep_p99_us", asleep),
                     row("restore.one_64KiB_hot_p50_us", timed(subject.restore_one, 3000, 0), PEER_RESTORE_US),
                     row("restore.one_64KiB_asleep_p50_us", timed(subject.restore_one, 1000, 300e-6), PEER_RESTORE_US),
                 ]
@@ -145,6 +149,19 @@ def row(name: str, samples: list[float], peer_us: float) -> dict[str, Any]:
         "baseline": "fastest peer, measured apart",
         "baseline_value": peer_us,
         "ratio": round(value / peer_us, 3),
+        "samples": len(samples),
+    }
+
+
+def p99_row(name: str, samples: list[float]) -> dict[str, Any]:
+    value = sorted(samples)[int(0.99 * len(samples))]
+    return {
+        "name": name,
+        "value": round(value, 2),
+        "unit": "us",
+        "baseline": "the aim",
+        "baseline_value": LOOKUP_P99_AIM_US,
+        "ratio": round(value / LOOKUP_P99_AIM_US, 3),
         "samples": len(samples),
     }
 

@@ -28,6 +28,7 @@ def main() -> int:
     parser.add_argument("--build", type=Path, required=True, help="folder of the release build")
     parser.add_argument("--output", type=Path, default=Path("out/bench.json"))
     parser.add_argument("--model", type=Path, default=Path("out/models/smollm2"))
+    parser.add_argument("--small-model", type=Path, default=Path("out/models/seeded"))
     parser.add_argument("--only", choices=GROUPS, action="append", help="run only this group (may be repeated)")
     options = parser.parse_args()
     chosen = options.only or GROUPS
@@ -44,13 +45,17 @@ def main() -> int:
         rows += python_ipc.rows()
     if "engine" in chosen:
         import callback_share
+        import engine_cost
+        import engine_hits
         import engine_overhead
         import engine_ttft
 
-        print("engine: vLLM with the connector on and off, and restoring (about five minutes)", flush=True)
+        print("engine: vLLM with the connector on and off, and restoring (about ten minutes)", flush=True)
         rows += engine_ttft.rows(options.model)
+        rows += engine_hits.rows(options.model)
         rows += engine_overhead.rows(options.model)
         rows += callback_share.rows(options.model)
+        rows += engine_cost.rows(options.small_model)
     options.output.parent.mkdir(parents=True, exist_ok=True)
     options.output.write_text(json.dumps(rows, indent=1) + "\n")
     print(f"\n{'name':<38}{'value':>12} {'unit':<6}{'baseline':>44}{'':>12}{'ratio':>9}")

@@ -1,0 +1,106 @@
+"""One vLLM engine in a process of its own that measures itself; for bench/engine_cost.py.
+
+Takes a JSON line with the engine's settings, then a JSON line for each measurement, and answers each by one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+
+def prompt(tokens: int, seed: int) -> list[int]:
+    """Like no other one from its first block on."""
+    return [(i * i * 7 + i * seed * 13 + seed * 29 + seed // 500) % 500 + 3 for i in range(tokens)]
+
+
+class Child:
+    def __init__(self, settings: dict[str, Any]) -> None:
+        from vllm import LLM
+
+        self._llm = LLM(
+            skip_tokenizer_init=True,
+            dtype="float32",
+            enforce_eager=True,
+            block_size=32,
+            generation_config="vllm",
+            seed=0,
+            **settings,
+        )
+        self._next = 0
+
+    def _add(self, tokens: int, seed: int, answer_tokens: int) -> str:
+        from vllm import SamplingParams
+
+        self._next += 1
+        name = f"r{self._next}"
+        self._llm.llm_engine.add_request(
+            name,
+            {"prompt_token_ids": prompt(tokens, seed)},
+            SamplingParams(temperature=0, max_tokens=answer_tokens, detokenize=False, ignore_eos=True),
+        )
+        return name
+
+    def batch(self, concurrency: int, tokens: int, answer_tokens: int, seed: int) -> dict[str, float]:
+        """So many requests at once: time until all have ended, and the median of their times to the first token."""
+        engine = self._llm.llm_engine
+        begin = time.perf_counter()
+        for number in range(concurrency):
+            self._add(tokens, seed + number, answer_tokens)
+        first: dict[str, float] = {}
+        while engine.has_unfinished_requests():
+            for output in engine.step():
+                if output.outputs and output.outputs[0].token_ids:
+                    first.setdefault(output.request_id, time.perf_counter() - begin)
+        total = time.perf_counter() - begin
+        self._settle()
+        return {"total_ms": 1e3 * total, "ttft_ms": 1e3 * statistics.median(first.values())}
+
+    def _settle(self) -> None:
+        """Steps until nothing is owed, so that a measurement does not pay for the one before."""
+        core = self._llm.llm_engine.engine_core.engine_core
+        end = time.monotonic() + 10
+        while core.scheduler.has_requests() and time.monotonic() < end:
+            core.step_fn()
+
+    def steps(self, running: int, count: int, seed: int) -> dict[str, float]:
+        """Median time in the connector's hooks for the scheduler, of steps in which so many requests decode."""
+        import timed_connector
+
+        engine = self._llm.llm_engine
+        core = engine.engine_core.engine_core
+        for number in range(running):
+            self._add(33, seed + number, count + 64)
+        while len(core.scheduler.running) < running or any(r.num_output_tokens == 0 for r in core.scheduler.running):
+            engine.step()
+        times = []
+        for _ in range(count):
+            before = timed_connector.scheduler_ns
+            engine.step()
+            times.append((timed_connector.scheduler_ns - before) / 1e3)
+        while engine.has_unfinished_requests():
+            engine.step()
+        self._settle()
+        return {"median_us": statistics.median(times), "p99_us": sorted(times)[int(0.99 * len(times))]}
+
+
+def main() -> None:
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # whatever vLLM prints is a log
+    child = Child(json.loads(sys.stdin.readline()))
+    kinds: dict[str, Callable[..., dict[str, float]]] = {"batch": child.batch, "steps": child.steps}
+    answers.write('{"ready": 1}\n')
+    answers.flush()
+    for line in sys.stdin:
+        kind, arguments = json.loads(line)
+        answers.write(json.dumps(kinds[kind](**arguments)) + "\n")
+        answers.flush()
+
+
+if __name__ == "__main__":
+    main()
