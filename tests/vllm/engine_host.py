@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import time
 import traceback
@@ -65,16 +66,23 @@ class Host:
         if settings.pop("kv_events", False):
             settings["kv_events_config"] = {"enable_kv_cache_events": True, "publisher": "null"}
         self._llm = LLM(**settings)
+        self._answers = {}  # of requests that `add` began and that have ended
 
     # ---- what both kinds of engine can do ---------------------------------------------------------------------------
 
-    def generate(self, prompts, n=8, salt=None, lora=None, **params):
+    @staticmethod
+    def _sampling(n, wishes=None, samples=1, **params):
+        """`wishes`: the request's kv_transfer_params; `samples`: answers to one prompt."""
         from vllm import SamplingParams
+
+        more = {"extra_args": {"kv_transfer_params": wishes}} if wishes else {}
+        more |= {"temperature": 0} if samples == 1 else {"temperature": 1, "seed": 7, "n": samples}
+        return SamplingParams(max_tokens=n, detokenize=False, ignore_eos=True, **({"logprobs": 3} | more | params))
+
+    def generate(self, prompts, n=8, salt=None, lora=None, **params):
         from vllm.lora.request import LoRARequest
 
-        sampling = SamplingParams(
-            temperature=0, max_tokens=n, detokenize=False, ignore_eos=True, **({"logprobs": 3} | params)
-        )
+        sampling = self._sampling(n, **params)
         inputs = [{"prompt_token_ids": prompt} | ({"cache_salt": salt} if salt else {}) for prompt in prompts]
         begin = time.monotonic()
         adapter = LoRARequest(**lora) if lora else None
@@ -93,6 +101,7 @@ class Host:
             "prompt_logprobs": table(output.prompt_logprobs),
             "cached": output.num_cached_tokens,
             "reason": first.finish_reason,
+            "samples": [[list(sample.token_ids), table(sample.logprobs)] for sample in output.outputs],
         }
 
     def reset(self):
@@ -232,14 +241,8 @@ class Host:
         worker._end_load = end
         return True
 
-    def add(self, req_id, prompt, n=8):
-        from vllm import SamplingParams
-
-        self._llm.llm_engine.add_request(
-            req_id,
-            {"prompt_token_ids": prompt},
-            SamplingParams(temperature=0, max_tokens=n, detokenize=False, ignore_eos=True, logprobs=3),
-        )
+    def add(self, req_id, prompt, n=8, **params):
+        self._llm.llm_engine.add_request(req_id, {"prompt_token_ids": prompt}, self._sampling(n, **params))
         return True
 
     def traffic(self, requests, seconds=120.0):
@@ -271,8 +274,22 @@ class Host:
 
     def step(self, count=1):
         for _ in range(count):
-            self._llm.llm_engine.step()
+            self._step()
         return self.state()
+
+    def _step(self):
+        for output in self._llm.llm_engine.step():
+            if output.finished:
+                self._answers[output.request_id] = self._output(output)
+
+    def answers(self, req_ids, seconds=20.0):
+        """Steps until these requests, which `add` began, have ended."""
+        end = time.monotonic() + seconds
+        while not all(req_id in self._answers for req_id in req_ids):
+            if time.monotonic() > end:
+                raise TimeoutError(f"no answer; requests are {self.statuses()}")
+            self._step()
+        return [self._answers.pop(req_id) for req_id in req_ids]
 
     def hold_loads(self, hold):
         """While held, finished restores are not reported: requests stay in their load."""
@@ -281,6 +298,103 @@ class Host:
             worker.poll = lambda: None
         else:
             del worker.poll
+        return True
+
+    def slow_loads(self, steps):
+        """Each restore is reported so many steps late."""
+        worker = self._worker
+        end_load, finished = worker._end_load, worker.take_finished_loads
+        late = []
+
+        def end(load, bad, failed_keys):
+            late.append([steps, load, bad, failed_keys])
+
+        def take():
+            worker.poll()
+            for entry in list(late):
+                entry[0] -= 1
+                if entry[0] <= 0:
+                    late.remove(entry)
+                    end_load(*entry[1:])
+            return finished()
+
+        worker._end_load, worker.take_finished_loads = end, take
+        return True
+
+    def kill_at_load(self, pid):
+        """The Manager dies when the next restore begins."""
+        worker, original = self._worker, type(self._worker)._start_load
+
+        def start(load):
+            del worker._start_load
+            os.kill(pid, signal.SIGKILL)
+            return original(worker, load)
+
+        worker._start_load = start
+        return True
+
+    def fail_on_rank(self, rank):
+        """The next load fails on one rank only."""
+
+        def fail(self, rank):
+            from vllm.distributed.kv_transfer import get_kv_transfer_group
+
+            worker = get_kv_transfer_group().worker
+            if worker._rank != rank:
+                return False
+
+            def start(load):
+                del worker._start_load  # that of the class again; none: it could not start
+
+            worker._start_load = start
+            return True
+
+        return sorted(self._llm.collective_rpc(fail, args=(rank,)))
+
+    def pause(self, mode):
+        self._core.pause_scheduler(mode=mode, clear_cache=False)
+        return self._scheduler.has_unfinished_requests()
+
+    def resume(self):
+        self._core.resume_scheduler()
+        return True
+
+    def unregister(self):
+        from vllm.distributed.kv_transfer import get_kv_transfer_group
+
+        get_kv_transfer_group().unregister_kv_caches()
+        worker = self._worker
+        return {"client": worker._client is not None, "loads": len(worker._loads), "saves": len(worker._saves)}
+
+    def restore(self, moved):
+        """`moved`: the pages lie in other memory now, as the engine's own cache tensors do."""
+        import torch
+        from vllm.distributed.kv_transfer import get_kv_transfer_group
+
+        worker = self._worker
+        before = [pages.address for layers in worker._layers for pages in layers]
+        if moved:
+            for tensor in worker._kv_caches.values():
+                storage = tensor.untyped_storage()
+                copy = torch.UntypedStorage(storage.nbytes())
+                copy.copy_(storage)
+                tensor.set_(copy, tensor.storage_offset(), tensor.size(), tensor.stride())
+        get_kv_transfer_group().restore_kv_caches()
+        after = [pages.address for layers in worker._layers for pages in layers]
+        return [a == b for a, b in zip(before, after, strict=True)]
+
+    def hold_saves(self):
+        """Saves are begun only when the engine ends, right before it closes the worker's side."""
+        worker = self._worker
+        start, shutdown, held = worker.start_saves, worker.shutdown, []
+        worker.start_saves = held.append
+
+        def end():
+            for metadata in held:
+                start(metadata)
+            shutdown()
+
+        worker.shutdown = end
         return True
 
     def statuses(self):

@@ -1,10 +1,15 @@
 """Engines whose scheduler and workers are processes of their own, one and two ranks, and the real model."""
 
+import os
+import signal
+import time
+from pathlib import Path
+
 import pytest
 from engine import same, tokens
 
 from harness.manager import Manager
-from harness.processes import wait_until
+from harness.processes import session_pids, wait_until
 
 PROMPTS = [tokens(100, 1), tokens(300, 4), tokens(500, 6)]
 CACHED = [96, 288, 480]
@@ -34,8 +39,13 @@ def stored_components(manager):
     return manager.samples()["orbitkv_blocks_stored_total"]
 
 
-def restored_after_restart(start_engine, manager, options, prompts, blocks, *, count=resident_blocks, **settings):
-    """`blocks`: of the prompts, by `count`, which the Manager must hold before the engine is killed."""
+def restored_after_restart(
+    start_engine, manager, options, prompts, blocks, *, count=resident_blocks, then=None, **settings
+):
+    """`blocks`: of the prompts, by `count`, which the Manager must hold before the engine is killed.
+
+    `then(engine, cold, warm)` goes on with the second engine.
+    """
     before = count(manager)
     first = start_engine(options, processes=True, **settings)
     cold = one_by_one(first, prompts)
@@ -44,6 +54,8 @@ def restored_after_restart(start_engine, manager, options, prompts, blocks, *, c
     first.kill()
     second = start_engine(options, processes=True, **settings)
     restored = one_by_one(second, prompts)
+    if then is not None:
+        then(second, cold, warm)
     second.close()
     return cold, warm, restored
 
@@ -55,12 +67,60 @@ def check(cold, warm, restored, cached):
     assert same(restored, cold, logprobs=False)
 
 
+def used_cpu_s(engine, over_s):
+    """By all processes of the engine in so many seconds."""
+
+    def total():
+        ticks = 0
+        for pid in session_pids(engine.process.pid):
+            fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+            ticks += int(fields[11]) + int(fields[12])
+        return ticks / os.sysconf("SC_CLK_TCK")
+
+    before = total()
+    time.sleep(over_s)
+    return total() - before
+
+
 def test_scheduler_and_worker_in_two_processes(start_engine, manager, options):
-    check(*restored_after_restart(start_engine, manager, options, PROMPTS, BLOCKS), CACHED)
+    last = tokens(400, 31)
+
+    def stopped_manager(engine, cold, warm):
+        """An engine that has nothing to do does nothing, also when the Manager owes it an answer."""
+        idle = max(0.1, used_cpu_s(engine, 2.0))
+        manager.suspend()
+        try:
+            (output,) = engine.run([last], n=4)
+            assert len(output["tokens"]) == 4
+            # It looks for the end of its saves for some seconds, in passing.
+            assert wait_until(lambda: used_cpu_s(engine, 2.0) < 2 * idle, 15)
+        finally:
+            manager.signal(signal.SIGCONT)
+        # What an engine has not saved when it is closed is saved then.
+        assert engine.reset()
+        assert wait_until(lambda: engine.run([PROMPTS[0]])[0]["cached"] == CACHED[0] and engine.reset(), 20)
+        before = resident_blocks(manager)
+        engine.run([tokens(640, 32)], n=1)
+        engine.close()
+        assert resident_blocks(manager) == before + 20
+
+    check(*restored_after_restart(start_engine, manager, options, PROMPTS, BLOCKS, then=stopped_manager), CACHED)
 
 
 def test_two_ranks(start_engine, manager, options):
-    check(*restored_after_restart(start_engine, manager, options, PROMPTS, BLOCKS, tensor_parallel_size=2), CACHED)
+    def one_rank_fails(engine, cold, warm):
+        for rank in range(2):
+            assert engine.reset()
+            assert engine.fail_on_rank(rank=rank) == [False, True]
+            (computed,) = engine.run([PROMPTS[2]])
+            assert same([computed], cold[2:], logprobs=False)
+            assert engine.reset()
+            (restored,) = engine.run([PROMPTS[2]])
+            assert restored["cached"] == CACHED[2], "its blocks are good: the next load brings them"
+            assert same([restored], warm[2:])
+
+    settings = {"tensor_parallel_size": 2, "then": one_rank_fails}
+    check(*restored_after_restart(start_engine, manager, options, PROMPTS, BLOCKS, **settings), CACHED)
 
 
 def test_two_ranks_with_several_groups(start_engine, manager, options, mixed):
