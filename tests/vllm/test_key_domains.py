@@ -59,6 +59,15 @@ def test_half_an_adapter_has_no_content(folder, missing):
     assert content_digest(folder / "nowhere") == b""
 
 
+@pytest.mark.parametrize(
+    "path", ["", "~nobody-of-this-name/x", "x" * 5000, "x" * 5000 + "/y", "a\0b", "org/name", "a/b/c/d"]
+)
+def test_a_path_from_outside_is_at_most_unreadable(path):
+    files = AdapterFiles()
+    assert files.start(adapter(path)).result(10) == b""
+    files.close()
+
+
 def test_files_that_change_while_they_are_read_have_no_content(folder, monkeypatch):
     original = lora._file_digest
 

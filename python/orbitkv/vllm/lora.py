@@ -28,14 +28,15 @@ Stamp = tuple[tuple[str, int, int, int, int, int], ...]
 
 def folder_of(lora_path: str) -> Path:
     """As vLLM resolves it, but without a download: of a hub's name the copy on this host."""
-    path = Path(lora_path).expanduser() if lora_path.startswith("~") else Path(lora_path)
-    if path.exists():
-        return path
+    path = Path(lora_path)
     try:
+        path = path.expanduser() if lora_path.startswith("~") else path
+        if path.exists():
+            return path
         from huggingface_hub import try_to_load_from_cache
 
         found = try_to_load_from_cache(lora_path, CONFIG)
-    except Exception:  # no hub package, or a name that it does not accept
+    except Exception:  # no hub package, or a name that it or the file system does not accept
         return path
     return Path(found).parent if isinstance(found, str) else path
 
@@ -46,7 +47,7 @@ def stamp(folder: Path) -> Stamp:
     for name in (CONFIG, *WEIGHTS):
         try:
             info = (folder / name).stat()
-        except OSError:
+        except (OSError, ValueError):
             continue
         result.append((name, info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns))
     return tuple(result)
