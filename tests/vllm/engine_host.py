@@ -100,6 +100,7 @@ class Host:
             "logprobs": table(first.logprobs),
             "prompt_logprobs": table(output.prompt_logprobs),
             "cached": output.num_cached_tokens,
+            "kv_transfer_params": output.kv_transfer_params,
             "reason": first.finish_reason,
             "samples": [[list(sample.token_ids), table(sample.logprobs)] for sample in output.outputs],
         }
