@@ -209,6 +209,28 @@ def test_a_request_says_what_is_saved_and_whether_it_loads(clean, reference):
     assert same([computed], [cold])
 
 
+def test_a_manager_without_room_costs_saves_and_nothing_else(start_engine, options, folder, plain):
+    """Its pool has not quite the room for one of the long prompts; the short one is none to be saved."""
+    little = Manager(folder / "little" / "manager.sock", "2MiB").start()
+    try:
+        small = {"orbitkv.bootstrap_socket": str(little.socket), "orbitkv.save_min_tokens": 64}
+        engine = start_engine(options | small, **LONG)
+        assert engine.wait_up()
+        prompts = [tokens(3000, 270), tokens(3000, 271), tokens(50, 279)]
+        assert plain.reset()
+        expected = [plain.run([prompt])[0] for prompt in prompts]
+        outputs = [engine.run([prompt])[0] for prompt in prompts]
+        assert same(outputs, expected)
+        state = engine.settle()
+        counters = state["counters"]
+        assert counters["unsaved_blocks"] > 0, "not now"
+        assert counters["saved_blocks"] + counters["unsaved_blocks"] == 2 * 93
+        assert (state["jobs"], state["worker_saves"], state["watched"]) == (0, 0, 0)
+        engine.close()
+    finally:
+        little.close()
+
+
 # ---- pauses, resets, ends -------------------------------------------------------------------------------------------
 
 
