@@ -36,9 +36,9 @@ class EngineError(RuntimeError):
 class Engine:
     """`connector`: the orbitkv.* options (and "policy"), or None for a plain engine. `llm`: arguments of vllm.LLM."""
 
-    def __init__(self, log, model, connector=None, *, processes=False, **llm):
+    def __init__(self, log, model, connector=None, *, processes=False, environment=None, **llm):
         self.log = Path(log)
-        environment = os.environ | ENVIRONMENT
+        environment = os.environ | ENVIRONMENT | (environment or {})
         environment["VLLM_ENABLE_V1_MULTIPROCESSING"] = "1" if processes else "0"
         if processes:
             environment["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"  # functions are sent to single ranks
@@ -79,7 +79,7 @@ class Engine:
 
         return call
 
-    def begin(self, name, **arguments):
+    def begin(self, name, /, **arguments):
         """Lets the engine work on a command while the caller does something else; end() gives the answer."""
         self._send([name, arguments])
 

@@ -140,4 +140,8 @@ def representation_digest(groups: Sequence[Fields]) -> bytes:
 
 def describe(fields: Mapping[str, Any]) -> str:
     """For one log line: everything but the long texts."""
-    return " ".join(f"{key}={value}" for key, value in fields.items() if key not in ("model_config", "seed_probe"))
+    return " ".join(
+        f"{key}={value.hex()[:16] if isinstance(value, bytes) else value}"
+        for key, value in fields.items()
+        if key != "model_config"
+    )
