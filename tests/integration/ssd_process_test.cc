@@ -85,6 +85,36 @@ TEST_F(SsdProcess, BlocksThatThePoolHadNoRoomForComeBack) {
   EXPECT_GT(Figure(*client, "orbitkv_loads_ok_total"), 0);
 }
 
+// Eight segments of 1 MiB. The first one holds what is used all the while, but only from the pool: the store takes it
+// for cold and gives it up for new records.
+TEST_F(SsdProcess, WhatTheStoreGaveUpWhileItWasUsedIsSavedAgain) {
+  pool_ = "64MiB";
+  auto manager = StartManager({"--ssd-path", file_, "--ssd-bytes", "8MiB"});
+  ASSERT_TRUE(manager);
+  auto client = Open(Options());
+  ASSERT_TRUE(client);
+  const auto used = Chain(1, 64);
+  ASSERT_EQ(client->Publish(used).value(), 64U);
+  std::uint32_t chains = 1;
+  std::uint64_t request = 1;
+  while (Figure(*client, "orbitkv_saves_lost_total") == 0) {
+    ASSERT_EQ(client->Restore(request, used, GrantId(request)).value(), 64U);
+    ++request;
+    ASSERT_LT(chains, 40U) << "nothing is given up";
+    ASSERT_EQ(client->Publish(Chain(++chains, 64)).value(), 64U);
+    ASSERT_TRUE(Eventually([&] { return Figure(*client, "orbitkv_saves_ok_total") >= 64.0 * chains; }));
+  }
+  // Only what was used meanwhile goes there a second time.
+  EXPECT_TRUE(Becomes(*client, "orbitkv_saves_ok_total", 64.0 * (chains + 1)));
+  KillManager(*manager);
+
+  manager = StartManager({"--ssd-path", file_, "--ssd-bytes", "8MiB"});
+  ASSERT_TRUE(manager);
+  client = Open(Options());
+  ASSERT_TRUE(client);
+  EXPECT_EQ(Restore(*client, used), 64U);
+}
+
 TEST_F(SsdProcess, KillsInTheMiddleOfSavesNeverGiveAWrongByte) {
   const std::uint32_t lives = 6;
   std::uint32_t restored = 0;
