@@ -142,7 +142,7 @@ class Rig {
     job.layout = direction == Direction::kPublish ? &source_ : &target_;
     for (std::uint32_t i = 0; i < shape_.blocks; ++i) {
       const std::uint64_t checksum = slot_checksums_.empty() ? 0 : slot_checksums_[i];
-      job.blocks.push_back({order_[i], pool + slot_stride_ * i, copy::SlotIdentity{}, checksum});
+      job.blocks.push_back({order_[i], pool + slot_stride_ * i, state::StateKey{}, checksum});
     }
     return job;
   }

@@ -217,7 +217,7 @@ double IndexBytesPerBlock() {
   const auto index = store::Index::Create(kBlocks, 1).value();
   Prng prng(2);
   for (std::uint32_t i = 0; i < kBlocks; ++i) {
-    store::Key key;
+    state::StateKey key;
     const std::uint64_t word = prng.Next();
     std::memcpy(key.hash.bytes.data(), &word, sizeof word);
     ORBITKV_CHECK(index->Put(key, {}, {i % 1000, i / 1000}).has_value());

@@ -79,7 +79,7 @@ class EngineLayout {
   const state::RecoveryContract& contract() const { return contract_; }
   const std::vector<state::GroupShape>& shapes() const { return shapes_; }
   bool Same(const EngineLayout& other) const;
-  copy::SlotIdentity Identity(std::uint32_t group, const state::BlockHash& hash, std::uint32_t shard) const {
+  state::StateKey Identity(std::uint32_t group, const state::BlockHash& hash, std::uint32_t shard) const {
     return {namespace_digest_, hash, group, shard};
   }
 

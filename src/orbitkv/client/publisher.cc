@@ -350,7 +350,7 @@ Result<std::vector<wire::CommitEntry>> Publisher::CopyPiece(const LifePin& life,
     if (entries[i].status != static_cast<std::uint32_t>(wire::ReserveStatus::kSlot)) continue;
     ORBITKV_ASSIGN_OR_RETURN(std::byte* const slot, life->pool()->Slot(entries[i].offset, entries[i].slot_bytes));
     const std::size_t at = piece.first + i;
-    const copy::SlotIdentity identity = job.layout->Identity(piece.group(), job.blocks.hashes[at], options_.shard);
+    const state::StateKey identity = job.layout->Identity(piece.group(), job.blocks.hashes[at], options_.shard);
     copy.blocks.push_back({job.blocks.block_ids[at], slot, identity, 0});
     copied.push_back(i);
   }

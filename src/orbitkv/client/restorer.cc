@@ -295,7 +295,7 @@ copy::CopyJob Restorer::CopyOf(Job& job) {
     const wire::PlanEntry& entry = job.plan[i];
     const auto slot = pool->Slot(entry.offset, entry.slot_bytes);
     ORBITKV_CHECK(slot.has_value());
-    const copy::SlotIdentity identity = job.layout->Identity(run.group, job.blocks.hashes[i], options_.shard);
+    const state::StateKey identity = job.layout->Identity(run.group, job.blocks.hashes[i], options_.shard);
     copy.blocks.push_back({job.blocks.block_ids[i], *slot, identity, entry.slot_checksum});
   }
   // A job whose first copy has begun is not stopped.

@@ -84,10 +84,10 @@ class TestMemory {
     return true;
   }
 
-  static SlotIdentity Identity(std::uint32_t block) {
-    SlotIdentity identity;
+  static state::StateKey Identity(std::uint32_t block) {
+    state::StateKey identity;
     identity.namespace_digest.fill(std::byte{0x11});
-    identity.block_hash.bytes.fill(static_cast<std::byte>(block));
+    identity.hash.bytes.fill(static_cast<std::byte>(block));
     identity.shard = 1;
     return identity;
   }
@@ -257,7 +257,7 @@ TEST_P(CopyEngineConformance, AWrongListOrIdentityIsFoundBeforeAPageIsTouched) {
   TestMemory target(kShape, 2);
   CopyJob job = PublishedRestore(source, target);
   source.slot(0)[ListOffset(kShape.layers, kShape.page_bytes) + 11] ^= std::byte{1};
-  job.blocks[1].identity.block_hash.bytes[31] ^= std::byte{1};
+  job.blocks[1].identity.hash.bytes[31] ^= std::byte{1};
   job.blocks[2].identity.namespace_digest[0] ^= std::byte{1};
   job.blocks[3].identity.group ^= 1U;
   job.blocks[4].slot_checksum ^= 1U;

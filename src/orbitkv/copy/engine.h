@@ -49,7 +49,7 @@ constexpr bool IsDrained(JobState state) { return state == JobState::kDrainedOk 
 struct BlockCopy {
   std::uint32_t block = 0;    // in the layout
   std::byte* slot = nullptr;  // SlotBytes() long; a restore only reads it
-  SlotIdentity identity;
+  state::StateKey identity;
   std::uint64_t slot_checksum = 0;  // restore: what the plan says
 };
 

@@ -53,10 +53,10 @@ Status PageLayout::Validate() const {
   return {};
 }
 
-std::uint64_t SlotChecksum(const SlotIdentity& identity, std::uint64_t payload_bytes,
+std::uint64_t SlotChecksum(const state::StateKey& identity, std::uint64_t payload_bytes,
                            std::span<const std::uint64_t> page_hashes) {
   const ChecksumHeader header{identity.namespace_digest,
-                              identity.block_hash.bytes,
+                              identity.hash.bytes,
                               identity.group,
                               identity.shard,
                               payload_bytes,
@@ -81,7 +81,7 @@ void ReadList(const std::byte* slot, std::uint64_t page_bytes, std::span<std::ui
   std::memcpy(page_hashes.data(), slot + ListOffset(layer_count, page_bytes), page_hashes.size_bytes());
 }
 
-Status CheckSlot(std::span<const std::byte> slot, SlotShape shape, const SlotIdentity& identity,
+Status CheckSlot(std::span<const std::byte> slot, SlotShape shape, const state::StateKey& identity,
                  std::uint64_t slot_checksum) {
   if (shape.layer_count == 0 || shape.layer_count > kMaxLayers || shape.page_bytes == 0 ||
       shape.page_bytes > kMaxPageBytes || slot.size() < SlotBytes(shape.layer_count, shape.page_bytes)) {

@@ -45,14 +45,6 @@ struct PageLayout {
   }
 };
 
-// What a slot's checksum binds beside the bytes.
-struct SlotIdentity {
-  state::Digest namespace_digest{};
-  state::BlockHash block_hash;
-  std::uint32_t group = 0;
-  std::uint32_t shard = 0;
-};
-
 constexpr std::uint64_t PayloadBytes(std::uint32_t layer_count, std::uint64_t page_bytes) {
   return layer_count * page_bytes;
 }
@@ -63,7 +55,8 @@ constexpr std::uint64_t SlotBytes(std::uint32_t layer_count, std::uint64_t page_
   return ListOffset(layer_count, page_bytes) + std::uint64_t{layer_count} * sizeof(std::uint64_t);
 }
 
-std::uint64_t SlotChecksum(const SlotIdentity& identity, std::uint64_t payload_bytes,
+// Binds the bytes and what they are stored as.
+std::uint64_t SlotChecksum(const state::StateKey& identity, std::uint64_t payload_bytes,
                            std::span<const std::uint64_t> page_hashes);
 
 // The list to and from its place in the slot.
@@ -75,7 +68,7 @@ struct SlotShape {
   std::uint64_t page_bytes = 0;
 };
 // Hashes a whole slot where it lies: the list against the checksum, each page against the list.
-Status CheckSlot(std::span<const std::byte> slot, SlotShape shape, const SlotIdentity& identity,
+Status CheckSlot(std::span<const std::byte> slot, SlotShape shape, const state::StateKey& identity,
                  std::uint64_t slot_checksum);
 
 }  // namespace orbitkv::copy

@@ -16,10 +16,10 @@ constexpr std::uint64_t kGoldenChecksum = 0x9aa1e549b34f98aeULL;
 constexpr std::uint32_t kLayers = 3;
 constexpr std::uint64_t kPageBytes = 1027;  // no multiple of 8: the list is behind padding
 
-SlotIdentity Identity() {
-  SlotIdentity identity;
+state::StateKey Identity() {
+  state::StateKey identity;
   identity.namespace_digest.fill(std::byte{1});
-  identity.block_hash.bytes.fill(std::byte{2});
+  identity.hash.bytes.fill(std::byte{2});
   identity.group = 3;
   identity.shard = 4;
   return identity;
@@ -34,7 +34,7 @@ class Slot : public testing::Test {
     WriteList(bytes_.data(), kPageBytes, hashes_);
     checksum_ = SlotChecksum(Identity(), kLayers * kPageBytes, hashes_);
   }
-  Status Check(const SlotIdentity& identity = Identity()) const {
+  Status Check(const state::StateKey& identity = Identity()) const {
     return CheckSlot(bytes_, {kLayers, kPageBytes}, identity, checksum_);
   }
 
@@ -63,11 +63,11 @@ TEST_F(Slot, ChecksumValueIsFixed) {
 
 TEST_F(Slot, EveryIngredientChangesTheChecksum) {
   ASSERT_TRUE(Check());
-  SlotIdentity other = Identity();
+  state::StateKey other = Identity();
   other.namespace_digest[31] = std::byte{9};
   EXPECT_EQ(Check(other).error().a, kListPage);
   other = Identity();
-  other.block_hash.bytes[0] = std::byte{9};
+  other.hash.bytes[0] = std::byte{9};
   EXPECT_EQ(Check(other).error().code, Code::kCorrupt);
   other = Identity();
   other.group = 4;

@@ -212,7 +212,7 @@ void Dispatcher::SendToVerifier() {
     job.offset = request.offset;
     job.slot_bytes = request.slot_bytes;
     job.shape = {request.page_count, request.page_bytes};
-    job.identity = {request.namespace_digest, request.hash, request.group, request.shard};
+    job.identity = request.key;
     job.slot_checksum = request.slot_checksum;
     // A reported slot that nobody can check is not served again.
     if (!verifier_->Submit(job)) service_.VerifyDone(request.id, service::IsScrub(request.id), os::MonotonicNs());

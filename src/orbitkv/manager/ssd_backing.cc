@@ -67,18 +67,16 @@ std::expected<void, std::string> SsdBacking::Open(std::uint64_t deadline_ns) {
 }
 
 std::optional<service::SourceRecord> SsdBacking::Locate(const service::ComponentKey& key) const {
-  const store::Key stored = StoreKeyOf(key);
   for (const auto& store : stores_) {
-    const auto facts = store->Locate(stored);
+    const auto facts = store->Locate(key);
     if (facts && facts->payload_bytes == key.slot_bytes) return SourceRecordOf(*facts);
   }
   return std::nullopt;
 }
 
 bool SsdBacking::Keeps(const service::ComponentKey& key, std::uint64_t checksum) const {
-  const store::Key stored = StoreKeyOf(key);
   return std::ranges::any_of(stores_, [&](const auto& store) {
-    const auto facts = store->Kept(stored);
+    const auto facts = store->Kept(key);
     return facts && facts->payload_bytes == key.slot_bytes && facts->checksum == checksum;
   });
 }

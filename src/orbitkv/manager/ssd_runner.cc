@@ -100,10 +100,11 @@ std::string SsdRunner::OpenStore() {
                                           : file_->bytes() / wire::kStoreBlockBytes * wire::kStoreBlockBytes;
   config.align = file_->align();
   config.log = options_.log;
-  std::array<std::byte, 24> random{};
+  std::array<std::byte, sizeof config.uuid + sizeof config.seed + sizeof config.skip> random{};
   if (const Status got = os::RandomBytes(random); !got) return Explain(options_.path, got.error());
   std::copy_n(random.begin(), config.uuid.size(), config.uuid.begin());
   std::memcpy(&config.seed, random.data() + config.uuid.size(), sizeof config.seed);
+  std::memcpy(&config.skip, random.data() + config.uuid.size() + sizeof config.seed, sizeof config.skip);
   const std::uint64_t began_ns = os::MonotonicNs();
   auto opened = store::Store::Open(
       *port_, config,

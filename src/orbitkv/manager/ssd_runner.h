@@ -50,8 +50,8 @@ class SsdRunner {
   Status Start(std::span<std::byte> pool, Report report);
   void Stop() ORBITKV_EXCLUDES(mutex_);
 
-  std::optional<store::Facts> Locate(const store::Key& key) const { return store_->Locate(key); }
-  std::optional<store::Facts> Kept(const store::Key& key) const { return store_->Kept(key); }
+  std::optional<store::Facts> Locate(const state::StateKey& key) const { return store_->Locate(key); }
+  std::optional<store::Facts> Kept(const state::StateKey& key) const { return store_->Kept(key); }
   std::uint64_t losses() const { return store_->losses(); }
   void Load(const store::LoadJob& job) ORBITKV_EXCLUDES(mutex_);
   void Save(const store::SaveJob& job) ORBITKV_EXCLUDES(mutex_);

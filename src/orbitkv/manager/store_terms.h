@@ -10,24 +10,17 @@
 
 namespace orbitkv::manager {
 
-inline store::Key StoreKeyOf(const service::ComponentKey& key) {
-  return {key.namespace_digest, key.hash, key.group, key.shard};
-}
-
 inline service::SourceRecord SourceRecordOf(const store::Facts& facts) {
   return {facts.parent, facts.depth, facts.checksum};
 }
 
 inline store::LoadJob LoadJobOf(const service::LoadRequest& request) {
-  return {.id = request.id,
-          .key = StoreKeyOf(request.key),
-          .payload_bytes = request.key.slot_bytes,
-          .offset = request.offset};
+  return {.id = request.id, .key = request.key, .payload_bytes = request.key.slot_bytes, .offset = request.offset};
 }
 
 inline store::SaveJob SaveJobOf(const service::SaveRequest& request) {
   return {.id = request.id,
-          .key = StoreKeyOf(request.key),
+          .key = request.key,
           .facts = {.parent = request.record.parent,
                     .depth = request.record.depth,
                     .payload_bytes = request.key.slot_bytes,

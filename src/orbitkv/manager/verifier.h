@@ -30,7 +30,7 @@ class Verifier {
     std::uint64_t offset = 0;  // in the pool
     std::uint32_t slot_bytes = 0;
     copy::SlotShape shape;
-    copy::SlotIdentity identity;
+    state::StateKey identity;
     std::uint64_t slot_checksum = 0;
   };
   using Verdict = std::function<void(std::uint64_t id, bool equal)>;

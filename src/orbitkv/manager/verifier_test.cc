@@ -23,7 +23,7 @@ class VerifierTest : public ::testing::Test {
     job_.slot_bytes = static_cast<std::uint32_t>(copy::SlotBytes(kLayers, kPageBytes));
     job_.shape = {kLayers, kPageBytes};
     job_.identity.group = 1;
-    job_.identity.block_hash.bytes[0] = std::byte{9};
+    job_.identity.hash.bytes[0] = std::byte{9};
     std::array<std::uint64_t, kLayers> list{};
     for (std::size_t i = 0; i < kLayers * kPageBytes; ++i) pool_[kOffset + i] = static_cast<std::byte>(i * 7);
     for (std::uint32_t layer = 0; layer < kLayers; ++layer) {

@@ -210,9 +210,9 @@ TEST(EarlierLife, WhatWasTakenOverIsLookedThroughOnce) {
   EXPECT_EQ(second.Found(session, hashes), 5U) << "served while it is looked at";
   for (const VerifyRequest& request : asked) {
     EXPECT_TRUE(IsScrub(request.id));
-    EXPECT_EQ(request.slot_checksum, ChecksumOf(request.hash, 0));
+    EXPECT_EQ(request.slot_checksum, ChecksumOf(request.key.hash, 0));
     EXPECT_EQ(request.page_bytes, 4000U);
-    second.service().VerifyDone(request.id, request.hash != hashes[3], second.now_ns);
+    second.service().VerifyDone(request.id, request.key.hash != hashes[3], second.now_ns);
   }
   EXPECT_EQ(second.Found(session, hashes), 3U);
   EXPECT_EQ(second.service().counters().scrubbed_right, 4U);

@@ -155,10 +155,10 @@ TEST(Groups, AMismatchIsCheckedInItsGroup) {
   ASSERT_TRUE(world.End(world.worker(), 1, 0, wire::EndResult::kMismatch, {5}));
   const auto requests = world.service().TakeVerifyRequests();
   ASSERT_EQ(requests.size(), 1U);
-  EXPECT_EQ(requests[0].group, 1U);
+  EXPECT_EQ(requests[0].key.group, 1U);
   EXPECT_EQ(requests[0].page_bytes, 500U);
   EXPECT_EQ(requests[0].offset, doubted.offset);
-  EXPECT_EQ(requests[0].hash, chain[3]);
+  EXPECT_EQ(requests[0].key.hash, chain[3]);
   // The window's part is not offered meanwhile, nor after it was found wrong; the full one stays.
   EXPECT_THAT(world.Ask(chain).boundaries, ElementsAre(2));
   world.service().VerifyDone(requests[0].id, false, world.now());

@@ -16,11 +16,8 @@ constexpr std::uint64_t kMeasuredForNs = 10'000'000'000;
 
 std::optional<SourceRecord> Loads::Locate(const Namespace& space, const Piece& piece, std::uint32_t shard) const {
   if (source_ == nullptr) return std::nullopt;
-  std::optional<SourceRecord> record = source_->Locate({.namespace_digest = space.digest,
-                                                        .hash = piece.hash,
-                                                        .group = piece.group,
-                                                        .shard = shard,
-                                                        .slot_bytes = space.contract.rule(piece.group).block_bytes});
+  std::optional<SourceRecord> record = source_->Locate(
+      {space.KeyOf(piece.hash, space.ComponentOf(piece.group, shard)), space.contract.rule(piece.group).block_bytes});
   // A record that contradicts the look-up's place in the prompt could not be put into the tree.
   const bool first = piece.depth < space.contract.ratio(piece.group);
   if (record && (record->depth != piece.depth || record->parent.has_value() == first)) return std::nullopt;
@@ -66,8 +63,7 @@ Loads::Start Loads::Begin(const Namespace& space, const Piece& piece, bool warm,
     bytes_ += read.slot_bytes;
     if (warm) warm_bytes_ += read.slot_bytes;
     untaken_.push_back({.id = next_id_,
-                        .key = {space.digest, piece.hash, piece.group, read.component % space.shard_count,
-                                space.contract.rule(piece.group).block_bytes},
+                        .key = {space.KeyOf(piece.hash, read.component), space.contract.rule(piece.group).block_bytes},
                         .shape = space.ShapeOf(piece.group),
                         .offset = read.offset,
                         .generation = read.generation});

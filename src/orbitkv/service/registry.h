@@ -43,6 +43,9 @@ struct Namespace {
   std::uint32_t ComponentOf(std::uint32_t of_group, std::uint32_t shard) const {
     return of_group * shard_count + shard;
   }
+  state::StateKey KeyOf(const state::BlockHash& hash, std::uint32_t component) const {
+    return {digest, hash, component / shard_count, component % shard_count};
+  }
   // One group that is stored whole, a component for every hash: what is here of a prefix is usable.
   bool single() const { return contract.group_count() == 1 && contract.ratio(0) == 1 && contract.IsDense(0); }
   ComponentShape ShapeOf(std::uint32_t of_group) const {

@@ -55,12 +55,7 @@ void Resaves::Look(const cache::SlotContent& content) {
 bool Resaves::Keeps(const Namespace& space, const cache::SlotContent& content) {
   const Result<cache::PlanSlot> slot = parts_.cache.Plan(content.ref, content.component);
   if (!slot) return true;  // damaged, and gone by now
-  return source_->Keeps({.namespace_digest = space.digest,
-                         .hash = content.hash,
-                         .group = content.component / space.shard_count,
-                         .shard = content.component % space.shard_count,
-                         .slot_bytes = slot->payload_bytes},
-                        slot->checksum);
+  return source_->Keeps({space.KeyOf(content.hash, content.component), slot->payload_bytes}, slot->checksum);
 }
 
 }  // namespace orbitkv::service

@@ -268,12 +268,12 @@ TEST_F(RestoreTest, AFalseAlarmCountsAgainstTheSession) {
   EXPECT_EQ(world_.Found(scheduler_, 2, chain_), 2U) << "not offered while in doubt";
   const std::vector<VerifyRequest> requests = world_.service().TakeVerifyRequests();
   ASSERT_EQ(requests.size(), 1U);
-  EXPECT_EQ(requests[0].hash, chain_[2]);
-  EXPECT_EQ(requests[0].shard, 0U);
+  EXPECT_EQ(requests[0].key.hash, chain_[2]);
+  EXPECT_EQ(requests[0].key.shard, 0U);
   EXPECT_EQ(requests[0].slot_checksum, ChecksumOf(chain_[2], 0));
   EXPECT_EQ(requests[0].slot_bytes, world_.slot_bytes());
   EXPECT_EQ(requests[0].page_count, 2U);
-  EXPECT_EQ(requests[0].namespace_digest,
+  EXPECT_EQ(requests[0].key.namespace_digest,
             world_.service().Register(scheduler_, world_.Scheduler("engine", 2, 2), world_.now()).namespace_digest);
   EXPECT_TRUE(world_.service().TakeVerifyRequests().empty());
   world_.service().VerifyDone(requests[0].id, true, world_.now());
@@ -340,7 +340,7 @@ TEST_F(RestoreTest, AReportBeyondThePlanEndsThePinAllTheSame) {
   EXPECT_EQ(Armed(), 0U);
   const std::vector<VerifyRequest> requests = world_.service().TakeVerifyRequests();
   ASSERT_EQ(requests.size(), 1U);
-  EXPECT_EQ(requests[0].hash, chain_[1]);
+  EXPECT_EQ(requests[0].key.hash, chain_[1]);
   world_.service().VerifyDone(requests[0].id, true, world_.now());
   EXPECT_TRUE(world_.End(ranks_[1], 5, 1, wire::EndResult::kMismatch, {3}).has_value());
   EXPECT_TRUE(world_.service().TakeVerifyRequests().empty()) << "a rank without a plan has seen no bytes";

@@ -75,11 +75,7 @@ bool Saves::SendComponent(const Waiting& block, const cache::BlockUse& use, std:
   const Result<cache::PlanSlot> slot = cache_.Plan(use.ref, component);
   if (!slot) return true;  // damaged, and gone by now
   SaveRequest request{.id = next_id_,
-                      .key = {.namespace_digest = space.digest,
-                              .hash = block.hash,
-                              .group = group,
-                              .shard = component % space.shard_count,
-                              .slot_bytes = slot->payload_bytes},
+                      .key = {space.KeyOf(block.hash, component), slot->payload_bytes},
                       .record = {.parent = slot->parent, .depth = slot->depth, .checksum = slot->checksum},
                       .shape = space.ShapeOf(group),
                       .offset = slot->offset,

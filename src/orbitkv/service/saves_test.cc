@@ -71,7 +71,7 @@ TEST_F(SavesTest, AStoredBlockIsSavedWithItsPlaceInThePrompt) {
   const auto wanted = Wanted();
   ASSERT_EQ(wanted.size(), 3U);
   for (std::uint32_t i = 0; i < 3; ++i) {
-    const ComponentKey key{digest_, chain[i], 0, 0, world_.slot_bytes()};
+    const ComponentKey key{{digest_, chain[i], 0, 0}, world_.slot_bytes()};
     EXPECT_EQ(wanted[i].key, key);
     EXPECT_EQ(wanted[i].offset, slots[i].offset);
     EXPECT_EQ(wanted[i].generation, slots[i].generation);

@@ -266,7 +266,7 @@ class Model {
         SourceRecord record{.depth = static_cast<std::uint32_t>(i),
                             .checksum = ContentOf({.engine = peer->engine, .rank = shard}, chain[i])};
         if (i > 0) record.parent = chain[i - 1];
-        const ComponentKey key{outcome.namespace_digest, chain[i], 0, shard, world_.slot_bytes()};
+        const ComponentKey key{{outcome.namespace_digest, chain[i], 0, shard}, world_.slot_bytes()};
         source_.Put(key, record);
         if (prng_.Below(40) == 0) source_.Erase(key);
       }

@@ -19,11 +19,7 @@
 namespace orbitkv::service {
 
 // One component of a block: what is in one slot.
-struct ComponentKey {
-  state::Digest namespace_digest{};
-  state::BlockHash hash{};
-  std::uint32_t group = 0;
-  std::uint32_t shard = 0;
+struct ComponentKey : state::StateKey {
   std::uint32_t slot_bytes = 0;  // pages and checksum list
   bool operator==(const ComponentKey&) const = default;
 };

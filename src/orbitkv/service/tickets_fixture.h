@@ -33,7 +33,7 @@ class TicketTest : public ::testing::Test {
     source_.set_delay([this](const ComponentKey&) { return delay_ns_; });
   }
 
-  ComponentKey KeyOf(const state::BlockHash& hash) const { return {digest_, hash, 0, 0, world_.slot_bytes()}; }
+  ComponentKey KeyOf(const state::BlockHash& hash) const { return {{digest_, hash, 0, 0}, world_.slot_bytes()}; }
   void Save(std::span<const state::BlockHash> chain, std::size_t first = 0) {
     for (std::size_t i = first; i < chain.size(); ++i) {
       SourceRecord record{.depth = static_cast<std::uint32_t>(i), .checksum = ChecksumOf(chain[i], 0)};

@@ -92,10 +92,7 @@ struct PlanProgress {
 // A slot whose bytes are to be checked. The bytes stay where they are until VerifyDone or until the Service ends.
 struct VerifyRequest {
   std::uint64_t id = 0;  // names the request to VerifyDone
-  state::Digest namespace_digest{};
-  state::BlockHash hash;
-  std::uint32_t group = 0;
-  std::uint32_t shard = 0;
+  state::StateKey key;
   std::uint32_t page_count = 0;
   std::uint64_t page_bytes = 0;
   std::uint64_t offset = 0;  // in the pool

@@ -33,7 +33,7 @@ void Verifications::Report(const Namespace& space, const Doubt& doubt) {
     LetGo(ref);
     return;
   }
-  Send(space, hash, {by, ref, component}, 0, *slot, group, shard);
+  Send(space, hash, {by, ref, component}, 0, *slot, group);
 }
 
 std::uint64_t Verifications::Check(const Namespace& space, const state::BlockHash& hash, cache::BlockRef ref,
@@ -47,18 +47,15 @@ std::uint64_t Verifications::Check(const Namespace& space, const state::BlockHas
     LetGo(ref);
     return 0;
   }
-  Send(space, hash, {SessionId(), ref, component}, kScrubBit, *slot, group, shard);
+  Send(space, hash, {SessionId(), ref, component}, kScrubBit, *slot, group);
   return slot->payload_bytes;
 }
 
 void Verifications::Send(const Namespace& space, const state::BlockHash& hash, const Open& open, std::uint64_t id_bits,
-                         const cache::PlanSlot& slot, std::uint32_t group, std::uint32_t shard) {
+                         const cache::PlanSlot& slot, std::uint32_t group) {
   VerifyRequest request;
   request.id = next_id_++ | id_bits;
-  request.namespace_digest = space.digest;
-  request.hash = hash;
-  request.group = group;
-  request.shard = shard;
+  request.key = space.KeyOf(hash, open.component);
   request.page_count = space.groups[group].page_count;
   request.page_bytes = space.groups[group].page_bytes;
   request.offset = slot.offset;

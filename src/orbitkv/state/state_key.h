@@ -48,4 +48,12 @@ struct BlockHash {
 };
 static_assert(sizeof(BlockHash) == kDigestBytes);
 
+struct StateKey {
+  Digest namespace_digest{};
+  BlockHash hash{};
+  std::uint32_t group = 0;
+  std::uint32_t shard = 0;
+  auto operator<=>(const StateKey&) const = default;
+};
+
 }  // namespace orbitkv::state

@@ -47,7 +47,7 @@ Result<std::unique_ptr<Index>> Index::Create(std::uint32_t max_entries, std::uin
   return index;
 }
 
-Index::Spot Index::SpotOf(const Key& key) const {
+Index::Spot Index::SpotOf(const state::StateKey& key) const {
   std::uint64_t value = MixDigest(seed_, key.hash.bytes);
   value = MixDigest(value, key.namespace_digest);
   value = Mix(value + ((std::uint64_t{key.group} << 32U) | key.shard));
@@ -73,14 +73,14 @@ std::uint32_t Index::NumberOf(Spot spot) const {
   return number;
 }
 
-std::optional<Index::Found> Index::Find(const Key& key) const {
+std::optional<Index::Found> Index::Find(const state::StateKey& key) const {
   const Spot spot = SpotOf(key);
   const MutexLock lock(mutex_);
   const std::uint32_t number = NumberOf(spot);
   return number == 0 ? std::nullopt : std::optional(Describe(At(number)));
 }
 
-std::optional<Index::Found> Index::Use(const Key& key) {
+std::optional<Index::Found> Index::Use(const state::StateKey& key) {
   const Spot spot = SpotOf(key);
   const MutexLock lock(mutex_);
   const std::uint32_t number = NumberOf(spot);
@@ -114,13 +114,13 @@ std::optional<EntryId> Index::Store(Spot spot, const Facts& facts, Location loca
   return EntryId(number);
 }
 
-std::optional<EntryId> Index::Put(const Key& key, const Facts& facts, Location location) {
+std::optional<EntryId> Index::Put(const state::StateKey& key, const Facts& facts, Location location) {
   const Spot spot = SpotOf(key);
   const MutexLock lock(mutex_);
   return Store(spot, facts, location);
 }
 
-std::optional<EntryId> Index::PutIfAbsent(const Key& key, const Facts& facts, Location location) {
+std::optional<EntryId> Index::PutIfAbsent(const state::StateKey& key, const Facts& facts, Location location) {
   const Spot spot = SpotOf(key);
   const MutexLock lock(mutex_);
   return NumberOf(spot) != 0 ? std::nullopt : Store(spot, facts, location);
@@ -140,7 +140,7 @@ void Index::Unlink(std::uint32_t number) {
   --size_;
 }
 
-bool Index::Erase(const Key& key, Location location) {
+bool Index::Erase(const state::StateKey& key, Location location) {
   const Spot spot = SpotOf(key);
   const MutexLock lock(mutex_);
   const std::uint32_t number = NumberOf(spot);

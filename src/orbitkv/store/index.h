@@ -19,7 +19,7 @@
 #include "orbitkv/base/result.h"
 #include "orbitkv/base/units.h"
 #include "orbitkv/os/mapping.h"
-#include "orbitkv/store/key.h"
+#include "orbitkv/store/facts.h"
 
 namespace orbitkv::store {
 
@@ -37,14 +37,16 @@ class Index {
   // seed: random, so that nobody can aim at one bucket.
   static Result<std::unique_ptr<Index>> Create(std::uint32_t max_entries, std::uint64_t seed);
 
-  std::optional<Found> Find(const Key& key) const ORBITKV_EXCLUDES(mutex_);
+  std::optional<Found> Find(const state::StateKey& key) const ORBITKV_EXCLUDES(mutex_);
   // What Find says, and counts a use.
-  std::optional<Found> Use(const Key& key) ORBITKV_EXCLUDES(mutex_);
+  std::optional<Found> Use(const state::StateKey& key) ORBITKV_EXCLUDES(mutex_);
   // In place of what was there under this key.
-  std::optional<EntryId> Put(const Key& key, const Facts& facts, Location location) ORBITKV_EXCLUDES(mutex_);
-  std::optional<EntryId> PutIfAbsent(const Key& key, const Facts& facts, Location location) ORBITKV_EXCLUDES(mutex_);
+  std::optional<EntryId> Put(const state::StateKey& key, const Facts& facts, Location location)
+      ORBITKV_EXCLUDES(mutex_);
+  std::optional<EntryId> PutIfAbsent(const state::StateKey& key, const Facts& facts, Location location)
+      ORBITKV_EXCLUDES(mutex_);
   // Only where it lies here.
-  bool Erase(const Key& key, Location location) ORBITKV_EXCLUDES(mutex_);
+  bool Erase(const state::StateKey& key, Location location) ORBITKV_EXCLUDES(mutex_);
 
   // For who goes through a segment by its entries; what has left the segment is passed over.
   std::optional<Found> InSegment(EntryId id, std::uint32_t segment) const ORBITKV_EXCLUDES(mutex_);
@@ -72,7 +74,7 @@ class Index {
   };
 
   Index(std::uint32_t max_entries, std::uint64_t seed) : max_entries_(max_entries), seed_(seed) {}
-  Spot SpotOf(const Key& key) const;
+  Spot SpotOf(const state::StateKey& key) const;
   Entry& At(std::uint32_t number) const { return reinterpret_cast<Entry*>(entries_.data())[number]; }
   // Of the bucket that this hash belongs to.
   std::uint32_t& Head(std::uint32_t hash) const {

@@ -10,8 +10,8 @@
 namespace orbitkv::store {
 namespace {
 
-Key KeyOf(std::uint64_t number) {
-  Key key;
+state::StateKey KeyOf(std::uint64_t number) {
+  state::StateKey key;
   std::memcpy(key.hash.bytes.data(), &number, sizeof number);
   key.group = static_cast<std::uint32_t>(number % 3);
   return key;
@@ -89,7 +89,7 @@ TEST(Index, CountsUsesUntilItIsPutAgain) {
 TEST(Index, EveryPartOfTheKeyCounts) {
   const auto index = Index::Create(10, 3).value();
   ASSERT_TRUE(index->Put(KeyOf(0), FactsOf(1), {1, 2}));
-  Key other = KeyOf(0);
+  state::StateKey other = KeyOf(0);
   other.shard = 1;
   EXPECT_FALSE(index->Find(other));
   other = KeyOf(0);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "orbitkv/store/layout.h"
+#include "orbitkv/store/scan.h"
 
 namespace orbitkv::store {
 namespace {
@@ -188,7 +189,7 @@ void Log::ReadEnded(const Reader::Ended& ended, std::uint64_t now_ns) {
     }
     RecordJob job;
     job.id = kReinsertId;
-    job.key = {ended.header.namespace_digest, ended.header.hash, ended.header.group, ended.header.shard};
+    job.key = KeyOf(ended.header);
     if ((ended.header.flags & wire::RecordHeader::kHasParent) != 0) job.facts.parent = ended.header.parent;
     job.facts.depth = ended.header.depth;
     job.facts.payload_bytes = ended.header.payload_bytes;

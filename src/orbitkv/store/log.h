@@ -71,14 +71,14 @@ struct LogCounters {
 
 struct LoadJob {
   std::uint64_t id = 0;
-  Key key;
+  state::StateKey key;
   std::uint32_t payload_bytes = 0;
   std::uint64_t offset = 0;  // in the pool
 };
 
 struct SaveJob {
   std::uint64_t id = 0;
-  Key key;
+  state::StateKey key;
   Facts facts;
   std::uint32_t page_count = 0;
   std::uint64_t page_bytes = 0;

@@ -6,6 +6,7 @@
 #include "orbitkv/base/check.h"
 #include "orbitkv/copy/pages.h"
 #include "orbitkv/store/layout.h"
+#include "orbitkv/store/scan.h"
 
 namespace orbitkv::store {
 
@@ -71,7 +72,7 @@ void Reader::Verify(const Read& read, std::span<const std::byte> scratch, Ended&
     return;
   }
   ended.header = *header;
-  const Key key{header->namespace_digest, header->hash, header->group, header->shard};
+  const state::StateKey key = KeyOf(*header);
   if (header->uuid != parts_.superblock->uuid || header->sequence != read.sequence ||
       header->payload_bytes != job.payload_bytes || (!job.any_key && key != job.key)) {
     ended.error = Error{Code::kStale, 0, "another record lies there", 0, 0};
@@ -81,9 +82,8 @@ void Reader::Verify(const Read& read, std::span<const std::byte> scratch, Ended&
     std::memcpy(job.target_bytes.data() + read.direct_bytes, scratch.data() + wire::kStoreBlockBytes,
                 job.payload_bytes - read.direct_bytes);
   }
-  const copy::SlotIdentity identity{key.namespace_digest, key.hash, key.group, key.shard};
   const Status checked = copy::CheckSlot(job.target_bytes.first(job.payload_bytes),
-                                         {header->page_count, header->page_bytes}, identity, header->checksum);
+                                         {header->page_count, header->page_bytes}, key, header->checksum);
   if (checked) {
     ended.result = Result::kOk;
   } else {

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "orbitkv/orbite/engine.h"
-#include "orbitkv/store/key.h"
+#include "orbitkv/store/facts.h"
 #include "orbitkv/store/segments.h"
 #include "orbitkv/wire/store_format.h"
 
@@ -37,7 +37,7 @@ class Reader {
   };
   struct Job {
     std::uint64_t id = 0;
-    Key key;
+    state::StateKey key;
     bool any_key = false;  // whatever record lies there
     Location location;
     std::uint32_t payload_bytes = 0;

@@ -228,7 +228,7 @@ Status Recover(BlockingFile& file, const wire::Superblock& superblock, Index& in
       }
       ++(summary.sealed ? report.sealed_segments : report.scanned_segments);
       for (const wire::SummaryEntry& entry : summary.entries) {
-        const Key key = KeyOf(entry);
+        const state::StateKey key = KeyOf(entry);
         const Location location{some[i], entry.offset_sectors};
         const auto known = index.Find(key);
         if (known && segments.Later(known->location, location)) continue;

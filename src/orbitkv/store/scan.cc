@@ -15,13 +15,13 @@ void ScanSegment(std::span<const std::byte> bytes, const wire::Superblock& super
     const std::uint64_t record_bytes = header ? RecordBytes(superblock.align, header->payload_bytes) : 0;
     if (!header || header->uuid != superblock.uuid || header->sequence != sequence ||
         record_bytes > bytes.size() - at) {
-      at = at / kWriteAlign * kWriteAlign + kWriteAlign;
+      at += superblock.align;
       continue;
     }
-    const copy::SlotIdentity identity{header->namespace_digest, header->hash, header->group, header->shard};
     const auto payload = bytes.subspan(at + RecordHeaderBytes(superblock.align), header->payload_bytes);
     const bool intact =
-        copy::CheckSlot(payload, {header->page_count, header->page_bytes}, identity, header->checksum).has_value();
+        copy::CheckSlot(payload, {header->page_count, header->page_bytes}, KeyOf(*header), header->checksum)
+            .has_value();
     found({*header, at, intact});
     at += record_bytes;
   }

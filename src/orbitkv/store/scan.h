@@ -13,7 +13,7 @@
 #include <span>
 #include <vector>
 
-#include "orbitkv/store/key.h"
+#include "orbitkv/store/facts.h"
 #include "orbitkv/wire/store_format.h"
 
 namespace orbitkv::store {
@@ -30,10 +30,10 @@ void ScanSegment(std::span<const std::byte> bytes, const wire::Superblock& super
 // The entry that a summary has for this record.
 wire::SummaryEntry EntryOf(const wire::RecordHeader& header, std::uint64_t offset);
 
-inline Key KeyOf(const wire::RecordHeader& header) {
+inline state::StateKey KeyOf(const wire::RecordHeader& header) {
   return {header.namespace_digest, header.hash, header.group, header.shard};
 }
-inline Key KeyOf(const wire::SummaryEntry& entry) {
+inline state::StateKey KeyOf(const wire::SummaryEntry& entry) {
   return {entry.namespace_digest, entry.hash, entry.group, entry.shard};
 }
 Facts FactsOf(const wire::SummaryEntry& entry);

@@ -1,6 +1,7 @@
 #include "orbitkv/store/segments.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "orbitkv/base/check.h"
 
@@ -18,7 +19,8 @@ std::optional<std::uint32_t> Segments::Open() {
   const std::uint32_t index = free_.front();
   free_.pop_front();
   segments_[index].state = Segment::State::kOpen;
-  segments_[index].sequence = ++last_sequence_;
+  last_sequence_ += std::uint64_t{1} + std::exchange(skip_, 0);
+  segments_[index].sequence = last_sequence_;
   return index;
 }
 

@@ -2,7 +2,9 @@
 //
 // Owns: for each segment the list of its index entries, four bytes a record. Threads: one. Blocks: no.
 // Units: counts. Errors: none.
-// Invariant: a segment is freed only when nobody reads or writes it.
+// Invariant: a segment is freed only when nobody reads or writes it. No two segments are ever begun under one sequence:
+//            each life of the store skips some, at random. The next one after those on the device may have been used
+//            before, by a Manager that died when records and summary had reached the device and the header had not.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +27,8 @@ struct Segment {
 
 class Segments {
  public:
-  explicit Segments(std::uint32_t count) : segments_(count) {}
+  // skip: sequences, random for each opening of the store.
+  Segments(std::uint32_t count, std::uint32_t skip) : segments_(count), skip_(skip) {}
 
   Segment& at(std::uint32_t index) { return segments_[index]; }
   const Segment& at(std::uint32_t index) const { return segments_[index]; }
@@ -46,6 +49,7 @@ class Segments {
  private:
   std::vector<Segment> segments_;
   std::deque<std::uint32_t> free_;
+  std::uint32_t skip_;
   std::uint64_t last_sequence_ = 0;
 };
 

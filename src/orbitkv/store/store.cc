@@ -45,7 +45,7 @@ Result<std::unique_ptr<Store>> Store::Open(orbite::Port& port, const StoreConfig
   const std::uint64_t fitting = std::min<std::uint64_t>(config.file_bytes / kBytesPerRecord + 1024, kMaxRecords);
   const std::uint32_t records = config.max_records != 0 ? config.max_records : static_cast<std::uint32_t>(fitting);
   ORBITKV_ASSIGN_OR_RETURN(store->index_, Index::Create(records, config.seed));
-  store->segments_ = std::make_unique<Segments>(superblock.segment_count);
+  store->segments_ = std::make_unique<Segments>(superblock.segment_count, config.skip);
   {
     ORBITKV_ASSIGN_OR_RETURN(BlockingFile whole,
                              BlockingFile::Create(store->engine_, file, RecoveryMemoryBytes(superblock), wait));
@@ -58,11 +58,11 @@ Result<std::unique_ptr<Store>> Store::Open(orbite::Port& port, const StoreConfig
   return store;
 }
 
-std::optional<Facts> Store::Locate(const Key& key) const {
+std::optional<Facts> Store::Locate(const state::StateKey& key) const {
   return readable_.load(std::memory_order_relaxed) ? Kept(key) : std::nullopt;
 }
 
-std::optional<Facts> Store::Kept(const Key& key) const {
+std::optional<Facts> Store::Kept(const state::StateKey& key) const {
   const auto found = index_->Find(key);
   return found ? std::optional(found->facts) : std::nullopt;
 }

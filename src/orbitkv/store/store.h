@@ -29,6 +29,7 @@ struct StoreConfig {
   std::uint32_t max_records = 0;    // 0: one for each 32 KiB
   wire::StoreUuid uuid{};           // for a new store: random
   std::uint64_t seed = 0;           // of the index: random
+  std::uint32_t skip = 0;           // sequences of segments that this opening leaves out: random
   LogConfig log{};
 };
 
@@ -51,9 +52,9 @@ class Store {
   Store& operator=(const Store&) = delete;
 
   // What can be read now.
-  std::optional<Facts> Locate(const Key& key) const;
+  std::optional<Facts> Locate(const state::StateKey& key) const;
   // What is there, readable now or not.
-  std::optional<Facts> Kept(const Key& key) const;
+  std::optional<Facts> Kept(const state::StateKey& key) const;
   // Records that are there no more, and were not replaced; rises after they went.
   std::uint64_t losses() const { return losses_.load(std::memory_order_relaxed); }
 

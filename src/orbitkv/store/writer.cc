@@ -70,6 +70,8 @@ Writer::Begin Writer::Start(const RecordJob& job) {
 
   const std::uint64_t record = next_record_++;
   pending_[record].result = {job.id, job.key, job.facts, {open_->index, sector}, false};
+  // Without its segment's header nobody would find it again.
+  if (open_->header != kNone) Await(record, buffers_[open_->header]);
   stream_ = Stream{};
   stream_->head = BlockOf(header, RecordHeaderBytes(align));
   stream_->payload = job.payload;
@@ -125,14 +127,12 @@ void Writer::CopySome(std::uint64_t now_ns) {
     left -= bytes;
   }
   std::memset(to, 0, left);
-  if (stream.record != 0) {
-    buffer.records.push_back(stream.record);
-    ++pending_[stream.record].buffers;
-  }
+  if (stream.record != 0) Await(stream.record, buffer);
   buffer.fill += part;
   stream.done += part;
   open_->position += part;
   const bool whole = stream.done == stream.bytes;
+  if (whole && stream.record == 0 && !stream.seals) open_->header = filling_;
   const bool sealed = whole && stream.seals;
   if (whole && stream.record != 0) pending_[stream.record].copied = true;
   buffer.seals = sealed;
@@ -196,10 +196,16 @@ void Writer::Completed(std::uint64_t number, const Status& status, std::uint64_t
   static_cast<void>(parts_.engine->Submit(batch, now_ns));
 }
 
+void Writer::Await(std::uint64_t record, Buffer& buffer) {
+  buffer.records.push_back(record);
+  ++pending_.at(record).buffers;
+}
+
 void Writer::BufferEnded(Buffer& buffer, bool ok) {
   buffer.writing = false;
   --writing_;
   --parts_.segments->at(buffer.segment).writers;
+  if (open_ && open_->header != kNone && &buffers_[open_->header] == &buffer) open_->header = kNone;
   const std::vector<std::uint64_t> records = std::exchange(buffer.records, {});
   for (const std::uint64_t record : records) {
     Pending& pending = pending_.at(record);

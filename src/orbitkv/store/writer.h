@@ -5,8 +5,8 @@
 //
 // Owns: the state of its buffers; the memory behind them belongs to the caller. Threads: one. Blocks: no.
 // Units: bytes; nanoseconds. Limits: `buffers` writes under way.
-// Errors: a write that fails ends the segment without a summary: records whose bytes are all written stay, the others
-//         fail.
+// Errors: a write that fails ends the segment without a summary: records whose bytes are all written stay, if
+//         the segment's header is, the others fail.
 // Invariants: each record that was taken ends once. A payload is read until its record has ended.
 #pragma once
 
@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "orbitkv/orbite/engine.h"
-#include "orbitkv/store/key.h"
+#include "orbitkv/store/facts.h"
 #include "orbitkv/store/segments.h"
 #include "orbitkv/wire/store_format.h"
 
@@ -26,7 +26,7 @@ namespace orbitkv::store {
 
 struct RecordJob {
   std::uint64_t id = 0;
-  Key key;
+  state::StateKey key;
   Facts facts;
   std::uint32_t page_count = 0;
   std::uint64_t page_bytes = 0;
@@ -50,7 +50,7 @@ class Writer {
   };
   struct Ended {
     std::uint64_t id = 0;
-    Key key;
+    state::StateKey key;
     Facts facts;
     Location location;
     bool ok = false;
@@ -90,7 +90,7 @@ class Writer {
   };
   struct Pending {
     Ended result;
-    std::uint32_t buffers = 0;  // not yet written
+    std::uint32_t buffers = 0;  // not yet written: its own, and that of its segment's header
     bool copied = false;
     bool failed = false;
   };
@@ -107,6 +107,7 @@ class Writer {
     std::uint32_t index = 0;
     std::uint64_t position = 0;
     std::vector<wire::SummaryEntry> entries;
+    std::size_t header = kNone;  // the buffer that carries the segment's header, until it is written
   };
 
   std::span<std::byte> BytesOf(std::size_t buffer) const {
@@ -115,6 +116,8 @@ class Writer {
   bool NeedBuffer(std::uint64_t now_ns, std::size_t most);
   void CopySome(std::uint64_t now_ns);
   void WriteOut(std::uint64_t now_ns);
+  // The record has ended when the buffer is written, too.
+  void Await(std::uint64_t record, Buffer& buffer);
   void BufferEnded(Buffer& buffer, bool ok);
   void SettleIfEnded(std::uint64_t record);
 

@@ -53,7 +53,7 @@ TEST(RamBacking, WhatWasSavedIsLocatedAndReadIntoAnotherSlot) {
                                    reported.saved.emplace_back(id, result);
                                    reported.changed.NotifyAll();
                                  }}));
-  const service::ComponentKey key{.slot_bytes = kSlotBytes};
+  const service::ComponentKey key{{}, kSlotBytes};
   service::ComponentKey refused = key;
   refused.shard = 1;
   backing.Fill([&](RamSource& source) {

@@ -7,19 +7,19 @@ namespace orbitkv::testing {
 
 void RamSource::Put(const service::ComponentKey& key, const service::SourceRecord& record,
                     std::vector<std::byte> bytes) {
-  components_[KeyOf(key)] = Component{record, std::move(bytes)};
+  components_[key] = Component{record, std::move(bytes)};
 }
 
-void RamSource::Erase(const service::ComponentKey& key) { losses_ += components_.erase(KeyOf(key)); }
+void RamSource::Erase(const service::ComponentKey& key) { losses_ += components_.erase(key); }
 
 bool RamSource::Keeps(const service::ComponentKey& key, std::uint64_t checksum) const {
-  const auto found = components_.find(KeyOf(key));
+  const auto found = components_.find(key);
   return found != components_.end() && found->second.record.checksum == checksum;
 }
 
 std::optional<service::SourceRecord> RamSource::Locate(const service::ComponentKey& key) const {
   ++located_;
-  const auto found = components_.find(KeyOf(key));
+  const auto found = components_.find(key);
   return found == components_.end() ? std::nullopt : std::optional(found->second.record);
 }
 
@@ -32,7 +32,7 @@ std::vector<RamSource::Done> RamSource::Step(std::uint64_t now_ns, std::span<std
   while (!reads_.empty() && reads_.begin()->first <= now_ns) {
     const service::LoadRequest request = reads_.begin()->second;
     reads_.erase(reads_.begin());
-    const auto found = components_.find(KeyOf(request.key));
+    const auto found = components_.find(request.key);
     if (found == components_.end()) {
       done.push_back({request.id, service::LoadResult::kFailed, 0});
       continue;

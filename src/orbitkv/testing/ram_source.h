@@ -67,16 +67,12 @@ class RamSource : public service::Source {
   std::uint64_t located() const { return located_; }
 
  private:
-  using Key = std::pair<state::Digest, std::pair<state::BlockHash, std::pair<std::uint32_t, std::uint32_t>>>;
   struct Component {
     service::SourceRecord record;
     std::vector<std::byte> bytes;
   };
-  static Key KeyOf(const service::ComponentKey& key) {
-    return {key.namespace_digest, {key.hash, {key.group, key.shard}}};
-  }
 
-  std::map<Key, Component> components_;
+  std::map<state::StateKey, Component> components_;
   std::multimap<std::uint64_t, service::LoadRequest> reads_;  // by due time
   std::function<std::uint64_t(const service::ComponentKey&)> delay_ns_;
   std::function<Fault(const service::ComponentKey&)> fault_;

@@ -208,7 +208,7 @@ Result<RawReservation> RawClient::Reserve(std::span<const state::BlockHash> hash
   return RawReservation{ReservationId(answer.scalar0), {entries.begin(), entries.end()}};
 }
 
-copy::SlotIdentity RawClient::IdentityOf(const state::BlockHash& hash) const {
+state::StateKey RawClient::IdentityOf(const state::BlockHash& hash) const {
   return {namespace_digest_, hash, 0, options_.shard};
 }
 

@@ -111,7 +111,7 @@ class RawClient {
   explicit RawClient(const RawClientOptions& options) : options_(options) {}
   Result<std::vector<std::byte>> Exchange(std::uint32_t kind, std::span<const std::byte> payload);
   void GiveBack(const channel::LateAnswer& late);
-  copy::SlotIdentity IdentityOf(const state::BlockHash& hash) const;
+  state::StateKey IdentityOf(const state::BlockHash& hash) const;
   // The same, with every answer but kOk as an error.
   Result<channel::Answer> CallOk(wire::Command command, std::uint64_t scalar0, std::uint64_t scalar1,
                                  std::span<const std::byte> args = {});

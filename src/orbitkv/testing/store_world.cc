@@ -39,6 +39,7 @@ Status StoreWorld::Open() {
   faulty_ = std::make_unique<FaultyPort>(*port_);
   ORBITKV_ASSIGN_OR_RETURN(store_, store::Store::Open(*faulty_, config_, [this] { return now_ns_; }, kUnixS));
   store_->log().AttachPool(pool_.bytes());
+  config_.skip += 1000;
   return {};
 }
 
@@ -51,8 +52,8 @@ void StoreWorld::Close() {
   ends_.clear();
 }
 
-store::Key StoreWorld::KeyOf(std::uint64_t block) const {
-  store::Key key;
+state::StateKey StoreWorld::KeyOf(std::uint64_t block) const {
+  state::StateKey key;
   Prng prng(block * 2 + 1);
   for (std::byte& byte : key.hash.bytes) byte = static_cast<std::byte>(prng.Next());
   key.namespace_digest.fill(std::byte{0x33});
@@ -83,9 +84,7 @@ store::Facts StoreWorld::FactsOf(std::uint64_t block, std::uint64_t version) con
   const std::vector<std::byte> bytes = BytesOf(block, version);
   std::vector<std::uint64_t> hashes(shape_.page_count);
   copy::ReadList(bytes.data(), shape_.page_bytes, hashes);
-  const store::Key key = KeyOf(block);
-  facts.checksum = copy::SlotChecksum({key.namespace_digest, key.hash, key.group, key.shard},
-                                      copy::PayloadBytes(shape_.page_count, shape_.page_bytes), hashes);
+  facts.checksum = copy::SlotChecksum(KeyOf(block), copy::PayloadBytes(shape_.page_count, shape_.page_bytes), hashes);
   return facts;
 }
 

@@ -40,7 +40,7 @@ class StoreWorld {
   // Drains, and forgets what only a running store knows.
   void Close();
 
-  store::Key KeyOf(std::uint64_t block) const;
+  state::StateKey KeyOf(std::uint64_t block) const;
   std::vector<std::byte> BytesOf(std::uint64_t block, std::uint64_t version = 0) const;
   store::Facts FactsOf(std::uint64_t block, std::uint64_t version = 0) const;
   std::uint64_t record_bytes() const;

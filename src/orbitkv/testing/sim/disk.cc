@@ -113,7 +113,9 @@ void DiskPort::FlipABit(const orbite::Operation& operation) {
 DiskSource::DiskSource(testing::VirtualDisk& disk, const DiskShape& shape, std::span<std::byte> pool, Prng& prng,
                        History& history, std::uint64_t now_ns)
     : disk_(disk), shape_(shape), history_(history), prng_(prng), now_ns_(now_ns), port_(disk, history) {
-  auto opened = store::Store::Open(port_, shape.config(), [this] { return now_ns_; }, kUnixS);
+  store::StoreConfig config = shape.config();
+  config.skip = static_cast<std::uint32_t>(prng.Next());
+  auto opened = store::Store::Open(port_, config, [this] { return now_ns_; }, kUnixS);
   if (!opened) history_.Violation("a store cannot be opened again");
   ORBITKV_CHECK(opened.has_value());
   store_ = std::move(*opened);
@@ -130,13 +132,13 @@ DiskSource::~DiskSource() {
 }
 
 std::optional<service::SourceRecord> DiskSource::Locate(const service::ComponentKey& key) const {
-  const auto facts = store_->Locate(manager::StoreKeyOf(key));
+  const auto facts = store_->Locate(key);
   if (!facts || (key.slot_bytes != 0 && facts->payload_bytes != key.slot_bytes)) return std::nullopt;
   return manager::SourceRecordOf(*facts);
 }
 
 bool DiskSource::Keeps(const service::ComponentKey& key, std::uint64_t checksum) const {
-  const auto facts = store_->Kept(manager::StoreKeyOf(key));
+  const auto facts = store_->Kept(key);
   return facts && facts->payload_bytes == key.slot_bytes && facts->checksum == checksum;
 }
 
@@ -183,8 +185,8 @@ void DiskSource::CheckRecovery(std::span<const service::ComponentKey> keys) {
     history_.Violation("a store would know fewer records after a restart", {{"here", here}, {"there", there}});
   }
   for (const service::ComponentKey& key : keys) {
-    const auto now = store_->index().Find(manager::StoreKeyOf(key));
-    const auto then = (*again)->index().Find(manager::StoreKeyOf(key));
+    const auto now = store_->index().Find(key);
+    const auto then = (*again)->index().Find(key);
     if (!now || (then && now->facts.checksum == then->facts.checksum)) continue;
     // Another record of the key, whose write was reported as failed: it is as good.
     if (then && shape_.faults == DiskFaults::kFailing) continue;

@@ -285,8 +285,7 @@ void ManagerLife::Read(std::uint64_t now_ns) {
     // Whoever reads checks what came: bytes may have been wrong when they were saved.
     const service::ComponentKey& key = read.key;
     const bool whole = copy::CheckSlot(memory_->bytes().subspan(read.offset, key.slot_bytes),
-                                       {read.shape.page_count, read.shape.page_bytes},
-                                       {key.namespace_digest, key.hash, key.group, key.shard}, done.checksum)
+                                       {read.shape.page_count, read.shape.page_bytes}, key, done.checksum)
                            .has_value();
     if (done.result == service::LoadResult::kOk && !whole) done.checksum = ~done.checksum;
     loaded_.push_back(done);
@@ -359,11 +358,9 @@ std::optional<NamespaceRow> ManagerLife::RowOf(const state::Digest& space) const
 void ManagerLife::Verify(std::uint64_t now_ns) {
   const service::VerifyRequest request = verifying_.front();
   verifying_.erase(verifying_.begin());
-  const bool equal =
-      copy::CheckSlot(memory_->bytes().subspan(request.offset, request.slot_bytes),
-                      {request.page_count, request.page_bytes},
-                      {request.namespace_digest, request.hash, request.group, request.shard}, request.slot_checksum)
-          .has_value();
+  const bool equal = copy::CheckSlot(memory_->bytes().subspan(request.offset, request.slot_bytes),
+                                     {request.page_count, request.page_bytes}, request.key, request.slot_checksum)
+                         .has_value();
   history_.Note("manager: verified", {{"generation", request.generation}, {"equal", equal ? 1U : 0U}});
   oracle_.Verified(request, equal);
   service_.VerifyDone(request.id, equal, now_ns);

@@ -77,11 +77,11 @@ void Oracle::Saved(std::uint64_t id) {
 sim::Saved Oracle::Describe(std::uint64_t generation) const {
   const Slot& slot = slots_.at(generation);
   sim::Saved saved;
-  saved.key = {.namespace_digest = space_of_[slot.key.space].digest,
-               .hash = slot.key.hash,
-               .group = slot.key.group,
-               .shard = slot.key.shard,
-               .slot_bytes = slot.payload_bytes};
+  saved.key = {{.namespace_digest = space_of_[slot.key.space].digest,
+                .hash = slot.key.hash,
+                .group = slot.key.group,
+                .shard = slot.key.shard},
+               slot.payload_bytes};
   saved.record = {.parent = slot.parent, .depth = slot.depth, .checksum = slot.checksum};
   saved.write = slot.write;
   return saved;

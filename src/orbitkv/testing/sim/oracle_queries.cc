@@ -248,7 +248,7 @@ void Oracle::CancelAnswered(SessionId id, const SimRequest& request, const manag
 bool Oracle::Available(std::uint32_t space, std::uint32_t group, const state::BlockHash& hash) const {
   for (std::uint32_t shard = 0; shard < space_of_[space].shards; ++shard) {
     const service::ComponentKey key{
-        .namespace_digest = space_of_[space].digest, .hash = hash, .group = group, .shard = shard, .slot_bytes = 0};
+        {.namespace_digest = space_of_[space].digest, .hash = hash, .group = group, .shard = shard}, 0};
     if (!present_.contains({space, hash, group, shard}) && !life_->Behind(key)) return false;
   }
   return true;

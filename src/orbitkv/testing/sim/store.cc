@@ -18,11 +18,11 @@ const Saved& Store::Save(Saved saved, const state::GroupShape& group) {
     hashes.push_back(copy::HashOnly(bytes.data(), bytes.size()));
   }
   copy::WriteList(saved.bytes.data(), group.page_bytes, hashes);
-  return saved_[KeyOf(saved.key)] = std::move(saved);
+  return saved_[saved.key] = std::move(saved);
 }
 
 const Saved* Store::Find(const service::ComponentKey& key) const {
-  const auto found = saved_.find(KeyOf(key));
+  const auto found = saved_.find(key);
   return found == saved_.end() ? nullptr : &found->second;
 }
 

@@ -26,8 +26,8 @@ class Store {
   // Fills the bytes in from the write.
   const Saved& Save(Saved saved, const state::GroupShape& group);
   // With the bytes that were in the pool, whole or not.
-  void Put(Saved saved) { saved_[KeyOf(saved.key)] = std::move(saved); }
-  void Erase(const service::ComponentKey& key) { saved_.erase(KeyOf(key)); }
+  void Put(Saved saved) { saved_[saved.key] = std::move(saved); }
+  void Erase(const service::ComponentKey& key) { saved_.erase(key); }
   const Saved* Find(const service::ComponentKey& key) const;
   // None when there is nothing.
   const Saved* Any(std::uint64_t pick) const;
@@ -37,12 +37,7 @@ class Store {
   }
 
  private:
-  using Key = std::pair<std::pair<state::Digest, state::BlockHash>, std::pair<std::uint32_t, std::uint32_t>>;
-  static Key KeyOf(const service::ComponentKey& key) {
-    return {{key.namespace_digest, key.hash}, {key.group, key.shard}};
-  }
-
-  std::map<Key, Saved> saved_;
+  std::map<state::StateKey, Saved> saved_;
 };
 
 }  // namespace orbitkv::sim

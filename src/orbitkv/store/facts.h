@@ -1,4 +1,4 @@
-// What a store keeps its records under, and what it remembers of them in memory.
+// What a store remembers of its records in memory.
 // Owns: nothing. Threads: values. Blocks: no. Units: bytes.
 #pragma once
 
@@ -8,15 +8,6 @@
 #include "orbitkv/state/state_key.h"
 
 namespace orbitkv::store {
-
-// One component of a block.
-struct Key {
-  state::Digest namespace_digest{};
-  state::BlockHash hash{};
-  std::uint32_t group = 0;
-  std::uint32_t shard = 0;
-  bool operator==(const Key&) const = default;
-};
 
 // Where a record lies.
 struct Location {
