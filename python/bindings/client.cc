@@ -140,6 +140,16 @@ client::ClientOptions OptionsOf(nb::handle source) {
   options.query_deadline_ms = number("query_deadline_ms");
   options.restore_stores = StoresOf(text("stores"));
   options.read_only = Attribute<bool>(source, "read_only", "bool");
+  const auto hash_block_tokens = number("hash_block_tokens");
+  for (const nb::handle group : source.attr("groups")) {
+    const state::GroupRule rule = RuleOf(group);
+    options.expected_groups.push_back({.block_tokens = rule.block_tokens,
+                                       .page_count = 0,
+                                       .page_bytes = 0,
+                                       .kind = rule.kind,
+                                       .span_tokens = rule.span_tokens,
+                                       .hash_block_tokens = hash_block_tokens});
+  }
   return options;
 }
 

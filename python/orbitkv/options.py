@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+from orbitkv.layout import Group
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +28,9 @@ class ClientOptions:
         stores: how pages are written by a restore: "ordinary" (through the caches), "nontemporal" (past them), or
             "auto", which is nontemporal.
         read_only: map the pool for reading; such a client publishes nothing.
+        groups: of a scheduler, the cache groups that it counts with, without layers. Workers of the instance that come
+            later with other rules are refused. Empty is not compared.
+        hash_block_tokens: of these groups; 0 is the greatest common divisor of their block sizes.
     """
 
     socket: str
@@ -41,3 +47,5 @@ class ClientOptions:
     query_deadline_ms: int = 50
     stores: str = "auto"
     read_only: bool = False
+    groups: Sequence[Group] = ()
+    hash_block_tokens: int = 0

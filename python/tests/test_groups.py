@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -112,6 +114,24 @@ def test_an_engine_brings_a_prefix(start: Callable[..., GroupEngine]) -> None:
     assert done.ok, done.error
     assert [engine.block_of(FULL, i) for i in range(7, 12)] == [bytes(3 * 4096), *before[8:]]
     assert engine.block_of(STATE, 2) == state
+
+
+@pytest.mark.parametrize("span", [40, 41])
+def test_a_worker_must_have_the_groups_that_its_scheduler_expects(
+    start: Callable[..., GroupEngine], make_client: Callable[..., orbitkv.Client], span: int
+) -> None:
+    groups = start(instance="only for its pages").groups
+    expected = [dataclasses.replace(group, layers=()) for group in groups]
+    expected[WINDOW] = dataclasses.replace(expected[WINDOW], span_tokens=span)
+    scheduler = make_client(role="scheduler", representation_digest=b"", groups=expected, hash_block_tokens=16)
+    assert scheduler.wait_up(20.0)
+    worker = make_client(role="worker")
+    worker.register_groups(groups, hash_block_tokens=16)
+    end = time.monotonic() + 20.0
+    while not worker.wait_up(0.05) and not worker.counters()["registrations_refused"] and time.monotonic() < end:
+        pass
+    assert worker.wait_up(0.0) == (span == 40)
+    assert (worker.counters()["registrations_refused"] > 0) == (span == 41)
 
 
 def test_a_chain_may_begin_behind_the_prompts_start(start: Callable[..., GroupEngine]) -> None:

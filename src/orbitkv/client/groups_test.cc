@@ -353,6 +353,35 @@ TEST_F(GroupArgumentsTest, GroupsThatCannotBeAreRefused) {
   EXPECT_EQ(client_->RegisterLayout(pages_.Layout()).error().code, Code::kRefused);
 }
 
+TEST_F(GroupArgumentsTest, AWorkerMustHaveTheGroupsThatItsSchedulerExpects) {
+  const testing::LocalManager manager(options_.socket_path, 64ULL << 20U);
+  for (const std::uint32_t span : {41U, 40U}) {
+    ClientOptions expecting = options_;
+    expecting.instance = "engine with " + std::to_string(span);
+    expecting.role = Role::kScheduler;
+    expecting.representation_digest = {};
+    expecting.expected_groups = {{.block_tokens = 16}, {.block_tokens = 32}};
+    expecting.expected_groups[kWindow].kind = GroupKind::kSlidingWindow;
+    expecting.expected_groups[kWindow].span_tokens = span;
+    auto scheduler = CacheClient::Create(expecting).value();
+    ASSERT_TRUE(scheduler->Start());
+    ASSERT_TRUE(scheduler->WaitUp(os::DeadlineAfter(10 * kSecondNs)).value());
+    options_.instance = expecting.instance;
+    options_.role = Role::kWorker;
+    StartClient();
+    ASSERT_TRUE(client_->RegisterGroups(Layouts()));
+    if (span == 40) {
+      EXPECT_TRUE(client_->WaitUp(os::DeadlineAfter(10 * kSecondNs)).value());
+    } else {
+      EXPECT_TRUE(Eventually([&] { return Counter("registrations_refused") > 0; }));
+      EXPECT_EQ(Counter("registrations"), 0U);
+    }
+    client_.reset();
+  }
+  options_.expected_groups = {{.block_tokens = 16}};
+  EXPECT_EQ(CacheClient::Create(options_).error().code, Code::kInvalid) << "a worker registers its own";
+}
+
 TEST_F(GroupArgumentsTest, AnOlderManagerIsToldNothingThatItWouldMisread) {
   manager_ = std::make_unique<FakeManager>(FakeManager::Options{.socket_path = options_.socket_path});
   manager_->bootstrap().abi_max = 2;

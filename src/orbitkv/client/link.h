@@ -39,7 +39,8 @@ class Link {
   // Successes of abandoned requests; called on whichever thread takes answers; may post.
   using LateAnswer = std::function<void(Life&, const channel::LateAnswer&)>;
 
-  Link(const ClientOptions& options, Counters& counters) : options_(options), counters_(counters) {}
+  Link(const ClientOptions& options, Counters& counters)
+      : options_(options), counters_(counters), groups_(options.expected_groups) {}
   ~Link() { Stop(); }
   Link(const Link&) = delete;
   Link& operator=(const Link&) = delete;

@@ -32,6 +32,9 @@ Status ClientOptions::Validate() const {
   if (moves_bytes() && IsZero(representation_digest)) {
     return Fail(Code::kInvalid, "representation_digest must be 32 bytes that are not zero for roles worker and both");
   }
+  if (moves_bytes() && !expected_groups.empty()) {
+    return Fail(Code::kInvalid, "expected groups are a scheduler's; roles worker and both register theirs");
+  }
   if (copy_threads > 64) return Fail(Code::kInvalid, "copy_threads must be at most 64", copy_threads);
   if (max_queued_saves == 0 || max_jobs == 0) return Fail(Code::kInvalid, "queue limits must be at least 1");
   if (query_deadline_ms == 0 || call_deadline_ms == 0 || load_deadline_ms == 0 || connect_deadline_ms == 0 ||

@@ -11,6 +11,7 @@
 
 #include "orbitkv/base/result.h"
 #include "orbitkv/copy/copy_hash.h"
+#include "orbitkv/state/identity.h"
 #include "orbitkv/state/state_key.h"
 
 namespace orbitkv::client {
@@ -31,7 +32,10 @@ struct ClientOptions {
   std::uint32_t shard_count = 1;
   state::Digest computation_digest{};
   state::Digest representation_digest{};  // of workers
-  std::string name;                       // for logs; empty: "orbitkv-client"
+  // Of a scheduler: the cache groups that it counts with; their pages are the workers' to say. The Manager refuses
+  // whoever of the instance comes later with other rules. Empty: not compared.
+  std::vector<state::GroupShape> expected_groups;
+  std::string name;  // for logs; empty: "orbitkv-client"
 
   std::uint32_t copy_threads = 0;  // 0: two, or one on a single cpu
   std::vector<int> copy_cpus;      // pins the copy threads; empty: not pinned

@@ -93,15 +93,15 @@ Result<Registered> Register(channel::ClientSession& session, const ClientOptions
   request.set_name(options.name);
   if (options.moves_bytes()) {
     request.set_representation_digest(Bytes(options.representation_digest));
-    for (const state::GroupShape& shape : groups) {
-      wire::CacheGroup* const group = request.add_groups();
-      group->set_block_tokens(shape.block_tokens);
-      group->set_page_count(shape.page_count);
-      group->set_page_bytes(shape.page_bytes);
-      group->set_kind(KindOf(shape.kind));
-      group->set_span_tokens(shape.span_tokens);
-      group->set_hash_block_tokens(shape.hash_block_tokens);
-    }
+  }
+  for (const state::GroupShape& shape : groups) {
+    wire::CacheGroup* const group = request.add_groups();
+    group->set_block_tokens(shape.block_tokens);
+    group->set_page_count(shape.page_count);
+    group->set_page_bytes(shape.page_bytes);
+    group->set_kind(KindOf(shape.kind));
+    group->set_span_tokens(shape.span_tokens);
+    group->set_hash_block_tokens(shape.hash_block_tokens);
   }
   ORBITKV_ASSIGN_OR_RETURN(const channel::FrameReply reply, Ask(session, wire::FRAME_REGISTER, request, deadline_ns));
   return ReadRegistered(reply, message);

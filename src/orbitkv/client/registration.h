@@ -25,7 +25,7 @@ struct Registered {
   bool namespace_ready = false;
 };
 
-// groups: of a worker; left out of a scheduler's registration. kRefused when the Manager is of a version that knows one
+// groups: of a worker, or those that a scheduler expects. kRefused when the Manager is of a version that knows one
 // group of full attention, and there are others.
 Result<Registered> Register(channel::ClientSession& session, const ClientOptions& options,
                             std::span<const state::GroupShape> groups, std::uint64_t deadline_ns, std::string* message);
