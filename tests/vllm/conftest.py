@@ -54,6 +54,12 @@ def smollm2():
     return _model("smollm2")
 
 
+@pytest.fixture(scope="session")
+def model_of():
+    """Any of the models that tools/models.py makes, by its name."""
+    return _model
+
+
 def _model(name):
     import models
 

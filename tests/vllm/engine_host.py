@@ -200,7 +200,7 @@ class Host:
         pool = self._scheduler.kv_cache_manager.block_pool
         return {
             "counters": vars(self._ours.counters),
-            "groups": [group.window_tokens for group in self._ours._groups],
+            "groups": [group.span_tokens for group in self._ours._groups],
             "requests": len(self._scheduler.requests),
             "tracked": len(self._ours._requests),
             "jobs": len(self._ours._jobs),

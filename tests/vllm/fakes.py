@@ -65,8 +65,11 @@ def blocks(ids):
     return SimpleNamespace(get_block_ids=lambda: per_group(ids))
 
 
-def step(new=(), cached=(), tables=None):
-    """One SchedulerOutput. new: (id, tables, computed, scheduled); cached: (id, tables, computed, scheduled, again)."""
+def step(new=(), cached=(), tables=None, handed=None):
+    """One SchedulerOutput. handed: states by request.
+
+    new: (id, tables, computed, scheduled); cached: (id, tables, computed, scheduled, again).
+    """
     scheduled = {n[0]: n[3] for n in new} | {c[0]: c[3] for c in cached}
     all_tables = {n[0]: n[1] for n in new} | (tables or {})
     return SimpleNamespace(
@@ -81,7 +84,8 @@ def step(new=(), cached=(), tables=None):
         ),
         num_scheduled_tokens=scheduled,
         kv_connector_block_state=SimpleNamespace(
-            get_block_ids=lambda req_id: per_group(all_tables[req_id]) if req_id in scheduled else None
+            get_block_ids=lambda req_id: per_group(all_tables[req_id]) if req_id in scheduled else None,
+            boundary_state_offloads=handed or {},
         ),
     )
 

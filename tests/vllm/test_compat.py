@@ -6,13 +6,36 @@ from types import SimpleNamespace
 import pytest
 import torch
 from vllm.distributed.kv_transfer.kv_connector.v1 import base
-from vllm.v1.kv_cache_interface import ChunkedLocalAttentionSpec, FullAttentionSpec
+from vllm.v1.kv_cache_interface import (
+    ChunkedLocalAttentionSpec,
+    CircularBufferSpec,
+    FullAttentionSpec,
+    HiSparseResidentSpec,
+    KVCacheTensor,
+    MambaSpec,
+    MLAAttentionSpec,
+    RSWASpec,
+    SinkFullAttentionSpec,
+    SlidingWindowMLASpec,
+    SlidingWindowSpec,
+    UniformTypeKVCacheSpecs,
+    compute_layout_strides,
+    create_kv_cache_views,
+)
+from vllm.v1.kv_cache_layout import KVCacheLayout
 
-from orbitkv.vllm import OrbitKVConnector, compat, register
+from orbitkv.vllm import OrbitKVConnector, compat, pages, register
 
 pytestmark = pytest.mark.each_vllm
 
-SPEC = FullAttentionSpec(block_size=32, num_kv_heads=2, head_size=32, dtype=torch.float32)
+SHAPE = {"block_size": 32, "num_kv_heads": 2, "head_size": 32, "dtype": torch.float32}
+SPEC = FullAttentionSpec(**SHAPE)
+
+
+def state(mode="align", **more):
+    return MambaSpec(
+        block_size=32, shapes=((3, 8), (4, 16)), dtypes=(torch.float32,) * 2, mamba_cache_mode=mode, **more
+    )
 
 
 def config(**changes):
@@ -44,26 +67,28 @@ def test_one_full_attention_group_is_supported():
     ("vllm_config", "kv_config", "reason"),
     [
         (config(), cache_config(groups=0), "models without a cache group"),
+        (config(), cache_config(SimpleNamespace(page_size_bytes=1)), "kind unknown"),
+        (config(), cache_config(SinkFullAttentionSpec(**SHAPE, sink_len=4)), "sink_full_attention"),
+        (config(), cache_config(RSWASpec(**SHAPE, rswa_window=64)), "full_attention .RSWASpec"),
+        (config(), cache_config(CircularBufferSpec(**SHAPE)), "by prefix .CircularBufferSpec"),
+        (config(), cache_config(HiSparseResidentSpec(block_size=32, page_size=64)), "by prefix .HiSparseResidentSpec"),
         (
             config(),
-            cache_config(
-                ChunkedLocalAttentionSpec(
-                    block_size=32, num_kv_heads=2, head_size=32, dtype=torch.float32, attention_chunk_size=64
-                )
-            ),
-            "chunked_local_attention",
+            cache_config(SlidingWindowMLASpec(**SHAPE, sliding_window=64, bounded_replay=True)),
+            "prefix replay",
         ),
-        (config(), cache_config(SimpleNamespace(page_size_bytes=1)), "kind unknown"),
+        (config(), cache_config(state("none")), "mamba_cache_mode none"),
+        (config(), cache_config(state(num_speculative_blocks=2)), "speculative decoding with recurrent layers"),
         (config(), cache_config(group={"host_resident": True}), "HiSparse"),
         (config(), cache_config(hisparse_host_num_blocks=4), "HiSparse"),
         (config(), cache_config(group={"enable_kv_transfer": False}), "excludes from transfer"),
-        (config(), cache_config(group={"is_eagle_group": True}), "draft layers"),
         (config(), cache_config(hash_block_size=20), "no multiple of the hash block"),
         (config(), cache_config(cache_hit_alignment_tokens=64), "cache_hit_alignment_tokens 64"),
         (config(), cache_config(hash_block_size=16, cache_hit_alignment_tokens=16), "cache_hit_alignment_tokens 16"),
         (config(parallel={"nnodes": 2}), cache_config(), "another host"),
+        (config(parallel={"distributed_executor_backend": "ray"}), cache_config(), "placed by Ray"),
         (config(parallel={"decode_context_parallel_size": 2}), cache_config(), "decode_context_parallel_size"),
-        (config(speculative=SimpleNamespace(method="eagle")), cache_config(), "'eagle'"),
+        (config(speculative=SimpleNamespace(method="medusa")), cache_config(), "'medusa'"),
     ],
 )
 def test_what_is_not_supported_is_refused_by_name(vllm_config, kv_config, reason):
@@ -72,8 +97,42 @@ def test_what_is_not_supported_is_refused_by_name(vllm_config, kv_config, reason
     assert "start this engine without OrbitKVConnector" in str(caught.value)
 
 
-def test_a_drafter_without_cache_is_fine():
-    compat.check_supported(config(speculative=SimpleNamespace(method="ngram")), cache_config())
+@pytest.mark.parametrize("method", ["ngram", "eagle", "mtp", "draft_model"])
+def test_drafters_with_and_without_a_cache_are_fine(method):
+    compat.check_supported(config(speculative=SimpleNamespace(method=method)), cache_config())
+
+
+@pytest.mark.parametrize(
+    ("spec", "rule", "span"),
+    [
+        (SPEC, "full_attention", 0),
+        (MLAAttentionSpec(**SHAPE), "full_attention", 0),
+        (SlidingWindowSpec(**SHAPE, sliding_window=64), "sliding_window", 64),
+        (SlidingWindowSpec(**SHAPE, sliding_window=64, extra_retained_tokens=3), "sliding_window", 67),
+        (SlidingWindowMLASpec(**SHAPE, sliding_window=64), "sliding_window", 64),
+        (ChunkedLocalAttentionSpec(**SHAPE, attention_chunk_size=96), "chunked_local", 96),
+        (state("align"), "recurrent", 0),
+        (state("all"), "recurrent", 0),
+    ],
+)
+def test_every_kind_has_its_rule(spec, rule, span):
+    (group,) = compat.check_supported(config(), cache_config(spec))
+    assert (group.rule, group.span_tokens) == (rule, span)
+    assert group.exact == (getattr(spec, "mamba_cache_mode", "") == "align")
+    (declared,) = compat.check_supported(config(), cache_config(spec)).declared()
+    assert (declared.kind, declared.block_tokens, declared.span_tokens, len(declared.layers)) == (rule, 32, span, 0)
+
+
+def test_a_group_with_draft_layers_is_volatile():
+    (group,) = compat.check_supported(config(), cache_config(group={"is_eagle_group": True}))
+    assert group.volatile
+    # vLLM does not mark the group of every drafter.
+    for method, volatile in (("eagle", True), ("mtp", True), ("ngram", False), ("draft_model", False)):
+        assert compat.check_supported(config(speculative=SimpleNamespace(method=method)), cache_config()).volatile == (
+            volatile
+        )
+    undropped = SimpleNamespace(method="eagle", use_eagle_block_drop=lambda: False)
+    assert not compat.check_supported(config(speculative=undropped), cache_config()).volatile
 
 
 def test_the_seed_probe_is_vllms_first_hash(monkeypatch):
@@ -98,13 +157,45 @@ def test_hashes_that_no_process_can_repeat_are_refused(monkeypatch):
 
 
 def test_ranks_with_identical_kv_share_a_shard():
-    assert compat.ranks(config(parallel={"tensor_parallel_size": 4}), cache_config()) == compat.Ranks(4, 4, 1)
+    four = config(parallel={"tensor_parallel_size": 4}, model_config=model(heads=4))
+    assert compat.ranks(four, cache_config()) == compat.Ranks(4, 4, 1)
     replicated = cache_config()
     replicated.kv_tp_replicas = 2
     both = {"tensor_parallel_size": 4, "pipeline_parallel_size": 2}
     assert compat.ranks(config(parallel=both), replicated) == compat.Ranks(8, 4, 2)
     with pytest.raises(compat.UnsupportedError, match="replicas"):
         compat.ranks(config(parallel={"tensor_parallel_size": 3}), replicated)
+
+
+def model(architecture="LlamaForCausalLM", heads=1):
+    return SimpleNamespace(architecture=architecture, get_total_num_kv_heads=lambda: heads)
+
+
+@pytest.mark.parametrize(
+    ("tensor_parallel", "changes", "per_rank", "replicas"),
+    [
+        (2, {"model_config": model()}, 1, 2),
+        (8, {"model_config": model(heads=2)}, 1, 4),
+        (2, {"model_config": model(heads=2)}, 1, 1),
+        (6, {"model_config": model(heads=4)}, 1, 1),
+        (2, {"model_config": model("Gemma3ForCausalLM")}, 1, 1),
+        (2, {"model_config": model()}, 2, 1),
+        (2, {"model_config": model(), "speculative": SimpleNamespace(method="eagle")}, 1, 1),
+        (2, {"model_config": model(), "speculative": SimpleNamespace(method="ngram")}, 1, 2),
+    ],
+)
+def test_ranks_with_the_same_kv_head_share_a_shard(tensor_parallel, changes, per_rank, replicas):
+    spec = FullAttentionSpec(**(SHAPE | {"num_kv_heads": per_rank}))
+    found = compat.ranks(config(parallel={"tensor_parallel_size": tensor_parallel}, **changes), cache_config(spec))
+    assert found == compat.Ranks(tensor_parallel, tensor_parallel // replicas, replicas)
+
+
+def test_latent_attention_needs_amx_to_go_on_behind_a_prefix(monkeypatch):
+    latent, dense = (config(model_config=SimpleNamespace(use_mla=mla)) for mla in (True, False))
+    for amx in (True, False):
+        monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda amx=amx: amx)
+        assert compat.attends_to_prefixes(latent) == amx
+        assert compat.attends_to_prefixes(dense)
 
 
 # ---- pages ----------------------------------------------------------------------------------------------------------
@@ -119,7 +210,7 @@ def two_layers(block_count=10, shape=(2, 32, 64)):
 def test_pages_are_found_through_strides():
     group = compat.check_supported(config(), cache_config())
     caches = two_layers()
-    layers, page_format = compat.collect_pages(caches, cache_config(), group)
+    layers, page_format = pages.collect_pages(caches, cache_config(), group)
     assert [layer.block_stride for layer in layers] == [16384, 16384]
     assert layers[1].address - layers[0].address == 10 * 16384
     assert layers[1].address == caches["l1"].data_ptr()
@@ -129,35 +220,78 @@ def test_pages_are_found_through_strides():
 def test_blocks_of_all_layers_together():
     group = compat.check_supported(config(), cache_config())
     storage = torch.zeros(10, 2, 2, 32, 64)
-    layers, _ = compat.collect_pages({"l0": storage[:, 0], "l1": storage[:, 1]}, cache_config(), group)
+    layers, _ = pages.collect_pages({"l0": storage[:, 0], "l1": storage[:, 1]}, cache_config(), group)
     assert [layer.block_stride for layer in layers] == [32768, 32768]
     assert layers[1].address - layers[0].address == 16384
 
 
 def test_the_order_of_a_page_is_part_of_its_format_and_the_number_of_blocks_is_not():
     group = compat.check_supported(config(), cache_config())
-    _, hnc = compat.collect_pages(two_layers(), cache_config(), group)
+    _, hnc = pages.collect_pages(two_layers(), cache_config(), group)
     token_major = {name: view.view(10, 32, 2, 64).transpose(1, 2) for name, view in two_layers().items()}
-    _, nhc = compat.collect_pages(token_major, cache_config(), group)
+    _, nhc = pages.collect_pages(token_major, cache_config(), group)
     assert (hnc.order, nhc.order) == ("HNC", "NHC")
     more = cache_config()
     more.num_blocks = 20
-    _, same = compat.collect_pages(two_layers(20), more, group)
+    _, same = pages.collect_pages(two_layers(20), more, group)
     assert same == hnc
 
 
 def test_kernel_blocks_smaller_than_blocks():
     group = compat.check_supported(config(), cache_config())
     caches = {name: view.reshape(20, 2, 16, 64) for name, view in two_layers().items()}
-    layers, page_format = compat.collect_pages(caches, cache_config(), group)
+    layers, page_format = pages.collect_pages(caches, cache_config(), group)
     assert layers[0].block_stride == 16384
     assert page_format.shape == (2, 2, 16, 64)
+
+
+def uniform(*sizes):
+    members = {f"l{i}": FullAttentionSpec(**(SHAPE | {"head_size": size})) for i, size in enumerate(sizes)}
+    return cache_config(UniformTypeKVCacheSpecs(block_size=32, kv_cache_specs=members))
+
+
+def test_layers_of_different_page_sizes_are_cut_into_pieces_of_one():
+    whole = uniform(32, 48)
+    groups = compat.check_supported(config(), whole)
+    memory = torch.zeros(10 * 2 * 32 * (64 + 96))
+    small, large = memory[: 10 * 2 * 32 * 64], memory[10 * 2 * 32 * 64 :]
+    caches = {"l0": small.view(10, 2, 32, 64), "l1": large.view(10, 2, 32, 96)}
+    layers, page_format = pages.collect_pages(caches, whole, groups)
+    assert page_format.page_bytes == 8192
+    assert [layer.page_bytes for layer in layers] == [8192] * 5
+    assert [layer.block_stride for layer in layers] == [16384] * 2 + [24576] * 3
+    begin = memory.data_ptr()
+    assert [layer.address - begin for layer in layers] == [0, 8192, 163840, 172032, 180224]
+    assert (page_format.order, page_format.dtype) == ("HNC+HNC", "float32+float32")
+    assert page_format.shape == (1, 2, 32, 64, 1, 2, 32, 96)
+    _, other = pages.collect_pages(caches | {"l1": large.view(10, 32, 2, 96).transpose(1, 2)}, whole, groups)
+    assert other != page_format
+    # The scheduler sees the first layer's spec alone, and counts with the same rule.
+    alone = compat.check_supported(config(), cache_config(next(iter(groups)).spec))
+    assert alone.declared() == groups.declared()
+
+
+def test_layers_of_one_group_with_different_rules_are_refused():
+    members = {"l0": SPEC, "l1": SlidingWindowSpec(**SHAPE, sliding_window=64)}
+    mixed = SimpleNamespace(kv_cache_specs=members, block_size=32)
+    with pytest.raises(compat.UnsupportedError, match="different rules"):
+        compat.check_supported(config(), cache_config(mixed))
+
+
+def test_of_a_padded_page_the_content_is_kept():
+    spec = state(page_size_padded=512)
+    groups = compat.check_supported(config(), cache_config(spec))
+    memory = torch.zeros(20 * 512, dtype=torch.int8)
+    caches = {f"l{i}": memory[i * 5120 :].as_strided((10, 1, 1, 352), (512, 352, 352, 1)) for i in range(2)}
+    layers, page_format = pages.collect_pages(caches, cache_config(spec), groups)
+    assert [(layer.page_bytes, layer.block_stride) for layer in layers] == [(352, 512)] * 2
+    assert page_format.page_bytes == 352
 
 
 def test_layers_that_share_kv_count_once():
     group = compat.check_supported(config(), cache_config())
     caches = two_layers()
-    layers, _ = compat.collect_pages({"l0": caches["l0"], "l1": caches["l0"]}, cache_config(), group)
+    layers, _ = pages.collect_pages({"l0": caches["l0"], "l1": caches["l0"]}, cache_config(), group)
     assert len(layers) == 1
 
 
@@ -171,13 +305,32 @@ def test_layers_that_share_kv_count_once():
         ({name: torch.zeros(11, 2, 32, 64) for name in ("l0", "l1")}, "does not hold 10 blocks"),
         ({name: torch.zeros(10, 2, 32, 64, device="meta") for name in ("l0", "l1")}, "KV pages on meta"),
         ({name: [torch.zeros(10, 2, 32, 64)] for name in ("l0", "l1")}, "more than one tensor"),
-        ({"l0": torch.zeros(10, 2, 32, 64), "l1": torch.zeros(10, 2, 64, 32)}, "different page formats"),
     ],
 )
 def test_layouts_that_are_not_understood_are_refused_with_the_reason(caches, reason):
     group = compat.check_supported(config(), cache_config())
     with pytest.raises(compat.UnsupportedError, match=reason):
-        compat.collect_pages(caches, cache_config(), group)
+        pages.collect_pages(caches, cache_config(), group)
+
+
+@pytest.mark.parametrize("name", ["LBHNC", "LBNHC", "BLHNC", "BLNHC", "LHBNC", "BHLNC"])
+def test_the_layouts_whose_page_is_not_one_run_are_refused_by_name(name):
+    layout = KVCacheLayout[name]
+    layer_stride, block_stride, *_ = compute_layout_strides(SPEC, 10, 2, layout)
+    size = 2 * 10 * SPEC.page_size_bytes
+    place = KVCacheTensor(size=size, layers=["l0", "l1"], layer_stride=layer_stride, block_stride=block_stride)
+    views = create_kv_cache_views(torch.zeros(size, dtype=torch.int8), SPEC, 10, layout, place)
+    kv_config = cache_config(kv_cache_layout=name)
+    groups = compat.check_supported(config(), kv_config)
+    caches = dict(zip(["l0", "l1"], views, strict=True))
+    if name in ("LHBNC", "BHLNC"):
+        with pytest.raises(compat.UnsupportedError, match=f"KV cache layout {name} with strides"):
+            pages.collect_pages(caches, kv_config, groups)
+        return
+    layers, page_format = pages.collect_pages(caches, kv_config, groups)
+    assert [(layer.block_stride, layer.page_bytes) for layer in layers] == [(block_stride, 16384)] * 2
+    assert layers[1].address - layers[0].address == layer_stride
+    assert page_format.order == name.replace("L", "").replace("B", "")
 
 
 # ---- configuration --------------------------------------------------------------------------------------------------

@@ -6,8 +6,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 from fakes import BLOCK, FULL, HASH_BYTES, FakeClient, FakeLink, block_hash, blocks, report, request, step
-from vllm.v1.core.single_type_kv_cache_manager import SlidingWindowManager
-from vllm.v1.kv_cache_interface import FullAttentionSpec, SlidingWindowSpec
+from vllm.v1.core.single_type_kv_cache_manager import (
+    ChunkedLocalAttentionManager,
+    MambaManager,
+    SlidingWindowManager,
+)
+from vllm.v1.kv_cache_interface import ChunkedLocalAttentionSpec, FullAttentionSpec, MambaSpec, SlidingWindowSpec
 
 from orbitkv.vllm import compat, identity
 from orbitkv.vllm.groups import Group, Groups
@@ -19,7 +23,7 @@ from orbitkv.vllm.worker import WorkerSide
 pytestmark = pytest.mark.usefixtures("fake_hashes")
 
 # Blocks twice as long, and a window that reaches over two of them: a boundary after every second hash block.
-WINDOW = Group(2 * BLOCK, 1024, "sliding_window", "float32", None, window_tokens=10)
+WINDOW = Group(2 * BLOCK, 1024, "sliding_window", "float32", None, "sliding_window", 10)
 PROMPT = 33  # eight hash blocks and a token
 
 
@@ -253,6 +257,66 @@ def test_a_block_found_with_its_content_is_not_fenced_in_its_group():
     assert side.build(step(new=[("s", tables, 8 * BLOCK, 1)])).taken_jobs == []
 
 
+# ---- states and drafters --------------------------------------------------------------------------------------------
+
+STATE = Group(2 * BLOCK, 512, "mamba", "float32", None, "recurrent", exact=True)
+
+
+def recurrent(retention=0, exact=True):
+    return Groups([FULL, dataclasses.replace(STATE, exact=exact)], BLOCK, retention)
+
+
+def test_of_a_state_a_boundary_needs_the_last_block_alone():
+    client = FakeClient(boundaries=[4, 8])
+    side = make(client, recurrent())
+    req = request("r", PROMPT)
+    assert start(side, req) == (8 * BLOCK, True)
+    side.allocated(req, blocks(([1, 2, 3, 4, 5, 6, 7, 8, 9], [0, 0, 0, 22, 23])), 8 * BLOCK)
+    (load,) = side.build(step()).loads
+    assert (load.runs, load.block_ids) == ([(0, 0, 8), (1, 3, 1)], [1, 2, 3, 4, 5, 6, 7, 8, 22])
+
+
+def test_a_state_is_kept_only_where_a_step_ends():
+    """A step that ends inside a block, or runs over several, leaves other states in the table than the names say."""
+    side = make(FakeClient(), recurrent(retention=None))
+    side.on_new_request(request("r", PROMPT))
+    found = []
+    for before, after, table in ((0, 16, [0, 32]), (16, 22, [0, 32, 33]), (22, 32, [0, 0, 33, 34]), (32, 33, [0] * 4)):
+        entry = {"tables": {"r": (FULL_TABLE, table)}, "cached": [("r", None, before, after - before, False)]}
+        found.append(kept(side.build(step(**entry)), 1))
+    assert found == [[1], [], [3], []]
+    # One step over the whole prompt: the engine says where it kept a state.
+    side.on_new_request(request("s", PROMPT))
+    handed = {"s": [(1, 32, 16)], "other": [(1, 31, 8)]}
+    whole_prompt = step(new=[("s", (FULL_TABLE, [0, 32, 0, 0, 35]), 0, PROMPT)], handed=handed)
+    assert kept(side.build(whole_prompt), 1) == [1]
+    assert make(FakeClient(), recurrent())._groups.keeps(1, 3, PROMPT) is True
+    assert make(FakeClient(), recurrent())._groups.keeps(1, 1, PROMPT) is False
+
+
+def test_an_engine_that_keeps_every_state_has_them_all_saved():
+    side = make(FakeClient(), recurrent(retention=None, exact=False))
+    side.on_new_request(request("r", PROMPT))
+    assert kept(side.build(step(new=[("r", (FULL_TABLE, [31, 32, 33, 34, 35]), 0, PROMPT)])), 1) == [0, 1, 2, 3]
+
+
+def test_the_last_found_block_of_a_drafter_is_not_offered():
+    client = FakeClient({block_hash("r", i) for i in range(8)})
+    side = make(client, Groups([dataclasses.replace(FULL, volatile=True)]))
+    assert start(side, request("r", PROMPT)) == (7 * BLOCK, True)
+    assert start(side, request("q", PROMPT, name="r"), local=7) == (0, False)
+    volatile = Groups([FULL, dataclasses.replace(WINDOW, volatile=True)], BLOCK)
+    assert start(make(FakeClient(boundaries=[4, 6, 8]), volatile), request("r", PROMPT)) == (6 * BLOCK, True)
+    assert start(make(FakeClient(boundaries=[4, 8]), volatile), request("r", PROMPT)) == (4 * BLOCK, True)
+    assert start(make(FakeClient(boundaries=[8]), volatile), request("r", PROMPT)) == (0, False)
+
+
+def test_of_a_drafters_window_the_tail_before_the_last_is_kept_as_well():
+    side = make(FakeClient(), Groups([FULL, dataclasses.replace(WINDOW, volatile=True)], BLOCK))
+    side.on_new_request(request("r", PROMPT))
+    assert kept(side.build(step(new=[("r", (FULL_TABLE, WINDOW_TABLE), 0, PROMPT)])), 1) == [0, 1, 2, 3]
+
+
 # ---- the same as vLLM -----------------------------------------------------------------------------------------------
 
 
@@ -289,6 +353,50 @@ def test_a_boundary_needs_what_vllm_allocates(block, window):
         assert demanded.get(1, (boundary // block, 0)) == (first, boundary // block - first)
 
 
+@pytest.mark.parametrize("chunk", [32, 64, 96, 100, 1000])
+def test_a_boundary_needs_of_chunks_what_vllm_allocates(chunk):
+    full, _ = specs(32, 64)
+    chunked = ChunkedLocalAttentionSpec(
+        block_size=32, num_kv_heads=2, head_size=32, dtype=torch.float32, attention_chunk_size=chunk
+    )
+    groups = checked(full, chunked)
+    manager = ChunkedLocalAttentionManager.__new__(ChunkedLocalAttentionManager)
+    manager.attention_chunk_size = chunk
+    for boundary in range(32, 20 * 32, 32):
+        first = manager.get_num_skipped_tokens(boundary) // 32
+        demanded = {run[0]: run[1:] for run in groups.demand(0, boundary // 32)}
+        assert demanded.get(1, (boundary // 32, 0)) == (first, boundary // 32 - first)
+    assert all(groups.keeps(1, block, 300) for block in range(9))
+
+
+def state_spec(block):
+    return MambaSpec(block_size=block, shapes=((4, 4),), dtypes=(torch.float32,), mamba_cache_mode="align")
+
+
+@pytest.mark.parametrize("retention", [None, 0, 64, 256])
+@pytest.mark.parametrize("prompt", [64, 65, 300, 513])
+def test_of_states_is_needed_and_kept_what_vllm_needs_and_keeps(prompt, retention):
+    full, _ = specs(32, 64)
+    state = state_spec(32)
+    groups = checked(full, state, retention=retention)
+    manager = MambaManager.__new__(MambaManager)
+    for boundary in range(32, 20 * 32, 32):
+        first = manager.get_num_skipped_tokens(boundary) // 32
+        assert groups.demand(0, boundary // 32)[1] == (1, first, boundary // 32 - first)
+    replay = (prompt - 1) // 32
+    mask = MambaManager.reachable_block_mask(
+        start_block=0,
+        end_block=replay,
+        alignment_tokens=32,
+        kv_cache_spec=state,
+        use_eagle=False,
+        retention_interval=retention,
+        reachable_boundaries=[prompt - 1, 130],
+    )
+    ours = [groups.keeps(1, block, prompt, 130) for block in range(replay)]
+    assert ours == (mask if mask is not None else [True] * replay)
+
+
 @pytest.mark.parametrize("retention", [None, 0, 64, 256])
 @pytest.mark.parametrize("window", [1, 33, 64, 97])
 @pytest.mark.parametrize("prompt", [64, 65, 300, 513])
@@ -312,15 +420,13 @@ def test_what_is_kept_of_a_prompt_is_what_vllm_keeps(prompt, window, retention):
 def test_groups_are_found_with_their_rules():
     full, sliding = specs(64, 100)
     groups = checked(full, sliding, hash_block_size=32, cache_hit_alignment_tokens=64)
-    assert [(group.block_tokens, group.kind, group.window_tokens) for group in groups] == [
+    assert [(group.block_tokens, group.kind, group.span_tokens) for group in groups] == [
         (32, "full_attention", 0),
         (64, "sliding_window", 100),
     ]
     assert (groups.hash_tokens, groups.align_tokens, groups.plain) == (32, 64, False)
     with pytest.raises(compat.UnsupportedError, match="cache_hit_alignment_tokens 32"):
         checked(full, sliding, hash_block_size=32, cache_hit_alignment_tokens=32)
-    with pytest.raises(compat.UnsupportedError, match="drafters"):
-        checked(full, dataclasses.replace(sliding, extra_retained_tokens=3))
 
 
 def test_the_representation_names_every_group_in_order():

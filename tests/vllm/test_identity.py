@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import orbitkv
-from orbitkv.vllm import compat, identity
+from orbitkv.vllm import compat, identity, pages
 from orbitkv.vllm.groups import Group, Groups
 
 WEIGHTS = "sha256:" + "ab" * 32
@@ -248,16 +248,16 @@ def represent(monkeypatch):
     """The digest of a worker's pages of one group; what the hardware says is given."""
 
     def of(group=PLAIN, shape=(2, 32, 64), dtype=torch.float32, layers=2, blocks=10, order=(0, 1, 2), **hardware):
-        monkeypatch.setattr(compat, "attention_backend", lambda *_: hardware.get("backend", "CPU_ATTN"))
-        monkeypatch.setattr(compat, "instruction_set", lambda *_: hardware.get("isa", "vec"))
+        monkeypatch.setattr(pages, "attention_backend", lambda *_: hardware.get("backend", "CPU_ATTN"))
+        monkeypatch.setattr(pages, "instruction_set", lambda *_: hardware.get("isa", "vec"))
         storage = torch.zeros(layers, blocks, *(shape[i] for i in order), dtype=dtype)
         back = [1 + order.index(i) for i in range(3)]
         caches = {f"l{layer}": storage[layer].permute(0, *back) for layer in range(layers)}
         config = SimpleNamespace(
             kv_cache_groups=[SimpleNamespace(layer_names=list(caches))], num_blocks=blocks, kv_tp_replicas=1
         )
-        pages, page_format = compat.collect_pages(caches, config, [group])
-        fields = identity.representation_fields(None, group, list(caches), page_format, len(pages))
+        places, page_format = pages.collect_pages(caches, config, [group])
+        fields = identity.representation_fields(None, group, list(caches), page_format, len(places))
         return identity.representation_digest([fields])
 
     return of

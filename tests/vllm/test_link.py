@@ -34,7 +34,9 @@ def made(monkeypatch):
     monkeypatch.setattr(link_module.orbitkv, "computation_digest", lambda fields: fields["weights"].encode())
     monkeypatch.setattr(link_module.orbitkv, "representation_digest", lambda fields: b"pages")
     monkeypatch.setattr(link_module.orbitkv, "identify_weights", lambda *args, **more: "weights")
-    monkeypatch.setattr(link_module.identity, "computation_fields", lambda config, group, weights: {"weights": weights})
+    monkeypatch.setattr(
+        link_module.identity, "computation_fields", lambda config, groups, weights, *_: {"weights": weights}
+    )
     monkeypatch.setattr(link_module.compat, "model_folder", lambda config: "")
     monkeypatch.setattr(link_module.compat, "load_format", lambda config: "")
     return clients

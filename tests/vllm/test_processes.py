@@ -130,6 +130,40 @@ def test_two_ranks_with_several_groups(start_engine, manager, options, mixed):
     check(*restored_after_restart(start_engine, manager, options, PROMPTS, parts, **settings), CACHED)
 
 
+def test_two_ranks_that_hold_the_same_are_one_shard(start_engine, manager, options, model_of):
+    """One of them writes, both read; and an engine of one rank has other blocks, so it finds none of these."""
+    settings = {"model": model_of("one_head"), "max_num_seqs": 4}
+    before = stored_components(manager)
+    engine = start_engine(options, processes=True, tensor_parallel_size=2, **settings)
+    cold = one_by_one(engine, PROMPTS)
+    warm = one_by_one(engine, PROMPTS)
+    assert wait_until(lambda: stored_components(manager) >= before + BLOCKS, 20), "the saves were not stored"
+    assert engine.reset()
+    check(cold, warm, one_by_one(engine, PROMPTS), CACHED)
+    assert stored_components(manager) == before + BLOCKS, "written once"
+    engine.close()
+    alone = start_engine(options, **settings)
+    assert alone.wait_up()
+    (missed,) = alone.run([PROMPTS[0]])
+    assert missed["cached"] == 0
+    alone.close()
+
+
+def test_latent_attention_is_one_shard(start_engine, manager, options, model_of):
+    """It is written once. This CPU build computes wrong tokens behind any prefix, so nothing is offered."""
+    before = stored_components(manager)
+    engine = start_engine(options, processes=True, tensor_parallel_size=2, model=model_of("latent"), max_num_seqs=4)
+    cold = one_by_one(engine, PROMPTS)
+    blocks = sum((len(prompt) + 7) // 16 for prompt in PROMPTS)  # the answer's last token is not computed
+    assert wait_until(lambda: stored_components(manager) >= before + blocks, 20), "the saves were not stored"
+    again = one_by_one(engine, PROMPTS)
+    assert [output["cached"] for output in again] == [0] * len(PROMPTS)
+    assert same(again, cold)
+    assert stored_components(manager) == before + blocks, "written once"
+    engine.close()
+    assert "computes latent attention (MLA) only from a prompt's start" in engine.log.read_text()
+
+
 def test_two_ranks_that_use_two_managers(start_engine, folder):
     """Each Manager has the shard of its rank alone, and a restore takes both."""
     managers = [Manager(folder / f"shard{shard}" / "manager.sock", "64MiB").start() for shard in range(2)]

@@ -109,7 +109,7 @@ def test_a_long_prompt_is_saved_from_its_first_chunk_on():
 
 
 def test_windows_keep_to_the_policy_as_well():
-    window = Group(BLOCK, 1024, "sliding_window", "float32", None, 2 * BLOCK)
+    window = Group(BLOCK, 1024, "sliding_window", "float32", None, "sliding_window", 2 * BLOCK)
     side = make(groups=Groups([FULL, window]), save="prompt")
     req = begin(side, request("r", 16, prompt=10))
     (full, tail) = side.build(step(new=[("r", ([1, 2, 3, 4], [5, 6, 7, 8]), 0, 16)])).saves

@@ -253,6 +253,7 @@ def test_a_scheduler_is_one_client_of_each_shard(connect):
         ("/b", "engine/1", 2, 1),
     ]
     assert [o.computation_digest for o in made] == [b"weights shard:0/2", b"weights shard:1/2"]
+    assert all(o.groups == ONE_GROUP.declared() for o in made), "workers must come with the same"
     assert isinstance(link.asker, ShardClients) and link.client is None
     link.close()
     assert all(client.closed for client in RecordedClient.made) and link.asker is None

@@ -7,7 +7,7 @@ import pytest
 from fakes import HASH_BYTES, ONE_GROUP, FakeClient, FakeLink, block_hash
 
 import orbitkv
-from orbitkv.vllm import compat, worker
+from orbitkv.vllm import compat, pages, worker
 from orbitkv.vllm.messages import Load, Metadata, Save
 from orbitkv.vllm.options import parse
 from orbitkv.vllm.worker import FenceTimeoutError, WorkerSide
@@ -282,7 +282,7 @@ def test_when_the_pages_go_away_nothing_is_owed_any_more():
 def test_addresses_are_read_again_when_the_pages_come_back(monkeypatch):
     side = make(FakeClient())
     where = [1000]
-    monkeypatch.setattr(compat, "collect_pages", lambda *args: ([where[0]], "format"))
+    monkeypatch.setattr(pages, "collect_pages", lambda *args: ([where[0]], "format"))
     monkeypatch.setattr("orbitkv.vllm.identity.representation_fields", lambda *args: {})
     side._kv_cache_config = SimpleNamespace(kv_cache_groups=[SimpleNamespace(layer_names=["l"])])
     side.restore_pages()

@@ -1,4 +1,4 @@
-"""Everything that depends on vLLM's version or internals: names, defaults, layouts, backends.
+"""Everything that depends on vLLM's version or internals: names, defaults, cache groups; pages.py has the layouts.
 
 Checked with 0.32.0 and 0.33.0. What this file does not know is refused by name rather than guessed.
 """
@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorProm
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 import orbitkv
-from orbitkv.vllm.groups import Group, Groups
+from orbitkv.vllm.groups import Group, Groups, Rule
 
 __all__ = [
     "CacheHitSource",
@@ -41,28 +41,35 @@ __all__ = [
     "SupportsHMA",
 ]
 
-# Page content is opaque to us, so any kind works whose blocks hold all tokens of their range for good.
-FULL_KINDS = ("full_attention", "mla_attention")
-# Drafters without cache groups of their own.
+# What a boundary needs of a cache group, by the class of its spec. Page content is opaque to us, so a class is enough;
+# one that is not named here may keep blocks by other rules, also when it derives from one that is.
+RULES: dict[str, Rule] = {
+    "FullAttentionSpec": "full_attention",
+    "MLAAttentionSpec": "full_attention",
+    "SlidingWindowSpec": "sliding_window",
+    "SlidingWindowMLASpec": "sliding_window",
+    "ChunkedLocalAttentionSpec": "chunked_local",
+    "MambaSpec": "recurrent",
+}
+# Architectures whose layers all have `num_key_value_heads`.
+ONE_COUNT_OF_HEADS = (
+    "LlamaForCausalLM",
+    "MixtralForCausalLM",
+    "Qwen2ForCausalLM",
+    "Qwen3ForCausalLM",
+    "Qwen3MoeForCausalLM",
+)
+# Drafters without a cache, and those whose layers are in the cache groups.
 DRAFTERS_WITHOUT_CACHE = ("ngram", "ngram_gpu", "suffix")
+DRAFTERS_WITH_CACHE = ("eagle", "eagle3", "mtp", "draft_model")
 
 
 class UnsupportedError(ValueError):
     """This engine configuration cannot be cached; the message says what and what to do."""
 
 
-def _refuse(what: str) -> UnsupportedError:
+def refuse(what: str) -> UnsupportedError:
     return UnsupportedError(f"OrbitKV does not support {what}; start this engine without OrbitKVConnector")
-
-
-def _unwrap(spec: Any) -> Any:
-    inner = getattr(spec, "kv_cache_specs", None)
-    if not inner:
-        return spec
-    members = list(inner.values())
-    if any(member != members[0] for member in members[1:]):
-        raise _refuse("layers of one cache group with different page shapes")
-    return members[0]
 
 
 def spec_kind(spec: Any) -> str:
@@ -72,55 +79,98 @@ def spec_kind(spec: Any) -> str:
     return str(getattr(kind, "value", kind)).lower()
 
 
+def _rule(spec: Any) -> tuple[Rule, int]:
+    """What a boundary needs of a layer, and the tokens of its window or chunk."""
+    name = type(spec).__name__
+    rule = RULES.get(name)
+    if getattr(spec, "prefix_replay_tokens", 0):
+        raise refuse("prefix replay")
+    if not getattr(spec, "prefix_cacheable", True):
+        raise refuse(f"a cache group whose blocks vLLM does not cache by prefix ({name})")
+    if rule is None:
+        raise refuse(f"cache groups of kind {spec_kind(spec)} ({name})")
+    if rule == "sliding_window":
+        # A drafter looks back further than the window.
+        return rule, int(spec.sliding_window) + int(getattr(spec, "extra_retained_tokens", 0))
+    if rule == "chunked_local":
+        return rule, int(spec.attention_chunk_size)
+    if rule == "recurrent":
+        if spec.mamba_cache_mode == "none":
+            raise refuse("recurrent layers in mamba_cache_mode none, which keeps no state of a block's end")
+        if spec.num_speculative_blocks:
+            raise refuse("speculative decoding with recurrent layers")
+    return rule, 0
+
+
+def _dtype(spec: Any) -> str:
+    dtypes = getattr(spec, "dtypes", None) or (getattr(spec, "dtype", ""),)
+    return "+".join(dict.fromkeys(str(dtype) for dtype in dtypes))
+
+
+def page_content_bytes(spec: Any) -> int:
+    """Of one layer's page, without what vLLM pads it with."""
+    return int(getattr(spec, "real_page_size_bytes", None) or spec.page_size_bytes)
+
+
 def _group(group: Any) -> Group:
     if getattr(group, "host_resident", False):
-        raise _refuse("HiSparse")
+        raise refuse("HiSparse")
     if not getattr(group, "enable_kv_transfer", True):
-        raise _refuse("a cache group that vLLM excludes from transfer")
-    if getattr(group, "is_eagle_group", False):
-        raise _refuse("cache groups with speculative draft layers yet")
-    spec = _unwrap(group.kv_cache_spec)
-    kind = spec_kind(spec)
-    window = 0
-    if kind == "sliding_window":
-        window = int(spec.sliding_window)
-        if getattr(spec, "extra_retained_tokens", 0):
-            raise _refuse("sliding windows of drafters yet")
-        if getattr(spec, "prefix_replay_window", None) or getattr(spec, "replay_window", None):
-            raise _refuse("prefix replay")
-    elif kind not in FULL_KINDS:
-        raise _refuse(f"cache groups of kind {kind} yet")
-    if not getattr(spec, "prefix_cacheable", True):
-        raise _refuse("a cache group whose blocks vLLM does not cache by prefix")
-    return Group(int(spec.block_size), int(spec.page_size_bytes), kind, str(getattr(spec, "dtype", "")), spec, window)
+        raise refuse("a cache group that vLLM excludes from transfer")
+    # Layers of one kind and different page sizes have a spec each. A scheduler sees the first one only.
+    specs = dict(getattr(group.kv_cache_spec, "kv_cache_specs", None) or {})
+    spec = next(iter(specs.values()), group.kv_cache_spec)
+    rules = {_rule(member) for member in specs.values() or (spec,)}
+    if len(rules) > 1:
+        raise refuse("layers of one cache group with different rules")
+    ((rule, span),) = rules
+    return Group(
+        int(spec.block_size),
+        page_content_bytes(spec),
+        spec_kind(group.kv_cache_spec),
+        _dtype(spec),
+        spec,
+        rule=rule,
+        span_tokens=span,
+        exact=rule == "recurrent" and spec.mamba_cache_mode == "align",
+        volatile=bool(getattr(group, "is_eagle_group", False)),
+        layer_specs=specs,
+    )
+
+
+def _looks_ahead(speculative: Any) -> bool:
+    """Whether the drafter's part of a block depends on a token behind it, and vLLM minds."""
+    drops: Callable[[], bool] | None = getattr(speculative, "use_eagle_block_drop", None)
+    return drops() if drops is not None else speculative.method in ("eagle", "eagle3", "mtp")
 
 
 def check_supported(vllm_config: Any, kv_cache_config: Any) -> Groups:
     """Raises UnsupportedError with the reason, or returns the cache groups."""
     if getattr(kv_cache_config, "hisparse_host_num_blocks", None):
-        raise _refuse("HiSparse")
+        raise refuse("HiSparse")
     members = [_group(group) for group in kv_cache_config.kv_cache_groups]
     if not members:
-        raise _refuse("models without a cache group")
+        raise refuse("models without a cache group")
+    speculative = getattr(vllm_config, "speculative_config", None)
+    method = getattr(speculative, "method", None)
+    if speculative is not None and method not in (*DRAFTERS_WITHOUT_CACHE, *DRAFTERS_WITH_CACHE):
+        raise refuse(f"speculative decoding by {method!r}")
+    if speculative is not None and _looks_ahead(speculative) and not any(group.volatile for group in members):
+        members = [replace(group, volatile=True) for group in members]  # vLLM does not say which of them it is
     parallel = vllm_config.parallel_config
-    if getattr(parallel, "nnodes", 1) > 1:
-        raise _refuse("ranks on another host than the scheduler")
+    if getattr(parallel, "nnodes", 1) > 1 or getattr(parallel, "distributed_executor_backend", None) == "ray":
+        raise refuse("ranks on another host than the scheduler (several nodes, or placed by Ray)")
     for name in ("decode_context_parallel_size", "prefill_context_parallel_size"):
         if getattr(parallel, name, 1) > 1:
-            raise _refuse(f"{name} > 1 yet")
+            raise refuse(f"{name} > 1 yet")
     hash_tokens = getattr(kv_cache_config, "hash_block_size", None) or 0
     try:
         groups = Groups(members, hash_tokens, getattr(kv_cache_config, "prefix_cache_retention_interval", None))
     except orbitkv.InvalidArgument as error:
-        raise _refuse(f"these cache groups ({error})") from error
+        raise refuse(f"these cache groups ({error})") from error
     alignment = getattr(kv_cache_config, "cache_hit_alignment_tokens", None)
     if alignment is not None and alignment != groups.align_tokens:
-        raise _refuse(
-            f"cache_hit_alignment_tokens {alignment} where all groups end a block every {groups.align_tokens}"
-        )
-    speculative = getattr(vllm_config, "speculative_config", None)
-    if speculative is not None and getattr(speculative, "method", None) not in DRAFTERS_WITHOUT_CACHE:
-        raise _refuse(f"speculative decoding by {getattr(speculative, 'method', 'a drafter')!r} yet")
+        raise refuse(f"cache_hit_alignment_tokens {alignment} where all groups end a block every {groups.align_tokens}")
     return groups
 
 
@@ -147,7 +197,7 @@ def seed_probe(vllm_config: Any) -> bytes:
     seed = os.environ.get("PYTHONHASHSEED")
     if seed is None:
         if not algorithm.startswith("sha256"):
-            raise _refuse(f"prefix_caching_hash_algo {algorithm} without PYTHONHASHSEED (set it, or use sha256)")
+            raise refuse(f"prefix_caching_hash_algo {algorithm} without PYTHONHASHSEED (set it, or use sha256)")
         seed = getattr(kv_cache_utils, "DEFAULT_NONE_HASH_SEED", "vllm-none-hash")
     return bytes(get_hash_fn_by_name(algorithm)(seed))
 
@@ -247,14 +297,18 @@ def lora_dtype(vllm_config: Any) -> str:
 
 
 def model_folder(vllm_config: Any) -> str:
+    return _folder(vllm_config, vllm_config.model_config)
+
+
+def _folder(vllm_config: Any, model_config: Any) -> str:
     """The local folder (or file) that the weights are read from; the name itself when it is not on this host."""
-    model = str(vllm_config.model_config.model)
+    model = str(model_config.model)
     if Path(model).exists() or "://" in model:
         return model
     try:
         from huggingface_hub import try_to_load_from_cache
 
-        revision = getattr(vllm_config.model_config, "revision", None)
+        revision = getattr(model_config, "revision", None)
         directory = getattr(vllm_config.load_config, "download_dir", None)
         found = try_to_load_from_cache(model, "config.json", cache_dir=directory, revision=revision)
     except Exception:  # no hub package, or a name it does not accept
@@ -281,12 +335,42 @@ class Ranks:
         return rank % self.replicas == 0
 
 
+def _replicas_of_heads(vllm_config: Any, kv_cache_config: Any) -> int:
+    """Consecutive ranks that hold the same KV head. vLLM counts replicas only where the spec says so (MLA).
+
+    Only for architectures whose layers all have the configuration's KV heads: a wrong guess restores other heads.
+    """
+    parallel, speculative = vllm_config.parallel_config, getattr(vllm_config, "speculative_config", None)
+    tensor_parallel = int(parallel.tensor_parallel_size)
+    if tensor_parallel == 1 or (speculative is not None and speculative.method in DRAFTERS_WITH_CACHE):
+        return 1
+    model = vllm_config.model_config
+    if model.architecture not in ONE_COUNT_OF_HEADS:
+        return 1
+    heads = int(model.get_total_num_kv_heads())
+    specs = [group.kv_cache_spec for group in kv_cache_config.kv_cache_groups]
+    if heads >= tensor_parallel or tensor_parallel % heads or any(getattr(s, "num_kv_heads", 0) != 1 for s in specs):
+        return 1
+    return tensor_parallel // heads
+
+
+def attends_to_prefixes(vllm_config: Any) -> bool:
+    """Not with the reference kernels for MLA of CPUs without AMX: behind any prefix these compute wrong tokens."""
+    import torch
+    from vllm.platforms import current_platform
+
+    uses_mla = bool(getattr(vllm_config.model_config, "use_mla", False))
+    return not (uses_mla and current_platform.is_cpu() and not torch.cpu._is_amx_tile_supported())
+
+
 def ranks(vllm_config: Any, kv_cache_config: Any) -> Ranks:
     parallel = vllm_config.parallel_config
     world = int(parallel.tensor_parallel_size) * int(parallel.pipeline_parallel_size)
     replicas = max(1, int(getattr(kv_cache_config, "kv_tp_replicas", 1) or 1))
+    if replicas == 1:
+        replicas = _replicas_of_heads(vllm_config, kv_cache_config)
     if parallel.tensor_parallel_size % replicas != 0:
-        raise _refuse(f"{replicas} KV replicas in {parallel.tensor_parallel_size} tensor-parallel ranks")
+        raise refuse(f"{replicas} KV replicas in {parallel.tensor_parallel_size} tensor-parallel ranks")
     return Ranks(world, world // replicas, replicas)
 
 
@@ -307,123 +391,13 @@ def overwrites_before_fence(vllm_config: Any, kv_cache_config: Any) -> bool:
     return zeroes and bool(getattr(vllm_config, "use_v2_model_runner", False))
 
 
-# ---- pages ----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class LayerPages:
-    """One layer's pages. Addresses and sizes in bytes; block b starts at address + b * block_stride."""
-
-    address: int
-    block_stride: int
-    page_bytes: int
-    block_count: int
-    tensor: Any
-
-
-@dataclass(frozen=True)
-class PageFormat:
-    order: str
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    dtype: str
-
-
-def _page_order(shape: Sequence[int], strides: Sequence[int]) -> str:
-    """Names of the page's dimensions from outer to inner: H heads, N tokens, C content of a [B, H, N, C] view."""
-    names = "HNC"[-len(shape) :] if len(shape) <= 3 else "".join(chr(ord("a") + i) for i in range(len(shape)))
-    return "".join(names[i] for i in sorted(range(len(shape)), key=lambda i: (-strides[i], i)))
-
-
-def _is_compact(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    expected = 1
-    for stride, size in sorted(zip(strides, shape, strict=True)):
-        if size == 1:
-            continue
-        if stride != expected:
-            return False
-        expected *= size
-    return True
-
-
-def layer_pages(name: str, tensor: Any, block_count: int, page_bytes: int) -> tuple[LayerPages, PageFormat]:
-    """Where the pages of one layer lie, from the tensor's own strides. A page must be one run of bytes."""
-    if tensor.device.type != "cpu":
-        raise _refuse(f"KV pages on {tensor.device.type} yet (CPU engines only)")
-    if tensor.dim() < 2 or tensor.shape[0] % block_count != 0:
-        raise _refuse(f"layer {name}: shape {tuple(tensor.shape)} does not hold {block_count} blocks")
-    per_block = tensor.shape[0] // block_count  # kernel blocks of one block
-    item = tensor.element_size()
-    inner_shape, inner_strides = tuple(tensor.shape[1:]), tuple(tensor.stride()[1:])
-    kernel_bytes = item
-    for size in inner_shape:
-        kernel_bytes *= size
-    stride = tensor.stride(0) * item
-    if not _is_compact(inner_shape, inner_strides) or (per_block > 1 and stride != kernel_bytes):
-        raise _refuse(
-            f"layer {name}: the layout with strides {tuple(tensor.stride())} (a page is not one run of bytes)"
-        )
-    if kernel_bytes * per_block != page_bytes:
-        raise _refuse(f"layer {name}: pages of {kernel_bytes * per_block} bytes where vLLM says {page_bytes}")
-    pages = LayerPages(tensor.data_ptr(), stride * per_block, page_bytes, block_count, tensor)
-    page_format = PageFormat(
-        _page_order(inner_shape, inner_strides),
-        (per_block, *inner_shape),
-        (tensor.stride(0), *inner_strides) if per_block > 1 else (0, *inner_strides),
-        str(tensor.dtype).removeprefix("torch."),
-    )
-    return pages, page_format
-
-
-def collect_pages(
-    kv_caches: dict[str, Any], kv_cache_config: Any, groups: Groups, number: int = 0
-) -> tuple[list[LayerPages], PageFormat]:
-    """Pages of all layers of a group in the model's order, each storage place once, and their common format.
-
-    Groups lie over each other: a block's bytes belong to the group that has it.
-    """
-    names = list(kv_cache_config.kv_cache_groups[number].layer_names)
-    missing = [name for name in names if name not in kv_caches]
-    if missing:
-        raise _refuse(f"layers without a KV tensor ({', '.join(missing[:3])})")
-    result: dict[int, LayerPages] = {}
-    formats: set[PageFormat] = set()
-    for name in names:
-        tensor = kv_caches[name]
-        if isinstance(tensor, (list, tuple)):
-            raise _refuse(f"layer {name}: more than one tensor per layer")
-        pages, page_format = layer_pages(name, tensor, int(kv_cache_config.num_blocks), groups[number].page_bytes)
-        result.setdefault(pages.address, pages)  # layers that share KV share the tensor
-        formats.add(page_format)
-    if len(formats) != 1:
-        raise _refuse("layers of one cache group with different page formats")
-    return list(result.values()), formats.pop()
-
-
-def attention_backend(vllm_config: Any, layer_names: Iterable[str]) -> str:
-    layers = vllm_config.compilation_config.static_forward_context
-    names = set()
-    for layer_name in layer_names:
-        layer = layers[layer_name]
-        get_backend: Callable[[], Any] | None = getattr(layer, "get_attn_backend", None)
-        backend = get_backend() if get_backend is not None else layer.attn_backend
-        names.add(str(backend.get_name()))
-    return "+".join(sorted(names))
-
-
-def instruction_set(vllm_config: Any, group: Group) -> str:
-    """The CPU backend orders a page's elements by instruction set and vector width."""
-    import torch
-    from vllm.v1.attention.backends import cpu_attn
-
-    spec = group.spec
-    chosen = cpu_attn._get_attn_isa(
-        spec.dtype, group.block_tokens, getattr(spec, "head_size", None), str(vllm_config.cache_config.cache_dtype)
-    )
-    return f"{chosen}/{torch.backends.cpu.get_cpu_capability()}"
-
-
 # ---- requests -------------------------------------------------------------------------------------------------------
+
+
+def handed_states(block_state: Any, req_id: str) -> set[tuple[int, int]]:
+    """(group, tokens) of the states of recurrent layers that this step leaves in the request's table."""
+    handed = getattr(block_state, "boundary_state_offloads", None) or {}
+    return {(group, tokens) for group, _, tokens in handed.get(req_id, ())}
 
 
 def skips_reading(request: Any) -> bool:

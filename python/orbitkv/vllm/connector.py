@@ -50,6 +50,12 @@ class OrbitKVConnector(compat.KVConnectorBase_V1, compat.SupportsHMA):  # type: 
                 "OrbitKV saves blocks but offers no hits: with kv_load_failure_policy 'fail' a failed load would fail "
                 "the request. Set kv_load_failure_policy to 'recompute', or orbitkv.load_with_fail_policy to true."
             )
+        if offers and not compat.attends_to_prefixes(vllm_config):
+            offers = False
+            logger.warning(
+                "OrbitKV saves blocks but offers no hits: on CPUs without AMX vLLM computes latent attention (MLA) "
+                "only from a prompt's start."
+            )
         link = Link(vllm_config, groups, options, Part("scheduler", 0, ranks, "vllm scheduler"))
         layers = [len(group.layer_names) for group in kv_cache_config.kv_cache_groups]
         block_bytes = [count * group.page_bytes for count, group in zip(layers, groups, strict=True)]

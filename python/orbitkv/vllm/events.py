@@ -88,7 +88,7 @@ class Events:
         if not self._enabled or begin >= end:
             return
         for group in range(len(self._groups)):
-            if self._is_named(group) and group not in self._groups.windows:
+            if self._is_named(group) and group not in self._groups.sparse:
                 for medium in (self._media.disk, self._media.host):
                     self._report(request, group, range(begin, end), medium)
 

@@ -5,43 +5,52 @@ Block tables of vLLM have a list for each group; ids are unique over all groups,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import orbitkv
 
 Run = tuple[int, int, int]  # group, first block, count
+Rule = Literal["full_attention", "sliding_window", "recurrent", "chunked_local"]
 
 
 @dataclass(frozen=True)
 class Group:
+    """`layer_specs`: of layers that differ; else `spec` is that of all.
+
+    `exact`: a block holds a state only when a step ended where the block does. `volatile`: what a drafter keeps of a
+    block's last token depends on the token behind it, which the block's name does not say.
+    """
+
     block_tokens: int
-    page_bytes: int
+    page_bytes: int  # of a layer with `spec`
     kind: str  # vLLM's name of it
     dtype: str
     spec: Any
-    window_tokens: int = 0  # 0: full attention
+    rule: Rule = "full_attention"
+    span_tokens: int = 0  # of a window or chunk
+    exact: bool = False
+    volatile: bool = False
+    layer_specs: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
-    def rule(self, layers: Sequence[orbitkv.Layer] = ()) -> orbitkv.Group:
+    def declared(self, layers: Sequence[orbitkv.Layer] = ()) -> orbitkv.Group:
         return orbitkv.Group(
-            block_tokens=self.block_tokens,
-            kind="sliding_window" if self.window_tokens else "full_attention",
-            span_tokens=self.window_tokens,
-            layers=layers,
+            block_tokens=self.block_tokens, kind=self.rule, span_tokens=self.span_tokens, layers=layers
         )
 
 
 class Groups:
     """The groups in vLLM's order.
 
-    `retention_tokens`: how vLLM keeps blocks of windows: None all, 0 what a repeated prompt needs, else also what is
-    needed every so many tokens.
+    `retention_tokens`: how vLLM keeps blocks of windows and states: None all, 0 what a repeated prompt needs, else also
+    what is needed every so many tokens.
     """
 
     def __init__(self, groups: Sequence[Group], hash_tokens: int = 0, retention_tokens: int | None = 0) -> None:
         self._groups = tuple(groups)
-        self._contract = orbitkv.Contract([group.rule() for group in groups], hash_block_tokens=hash_tokens)
+        self.volatile = any(group.volatile for group in groups)
+        self._contract = orbitkv.Contract(self.declared(), hash_block_tokens=hash_tokens)
         self.hash_tokens = self._contract.hash_block_tokens
         self.align_tokens = self._contract.alignment_blocks * self.hash_tokens
         self._ratios = [group.block_tokens // self.hash_tokens for group in groups]
@@ -59,11 +68,20 @@ class Groups:
     @property
     def plain(self) -> bool:
         """Every count of hash blocks is a boundary."""
-        return len(self._groups) == 1 and not self._groups[0].window_tokens and self._ratios[0] == 1
+        return len(self._groups) == 1 and not self.sparse and self._ratios[0] == 1
 
     @property
-    def windows(self) -> list[int]:
-        return [number for number, group in enumerate(self._groups) if group.window_tokens]
+    def sparse(self) -> list[int]:
+        """Groups of which a boundary does not need everything before it."""
+        return [number for number, group in enumerate(self._groups) if group.rule != "full_attention"]
+
+    def declared(self) -> list[orbitkv.Group]:
+        return [group.declared() for group in self._groups]
+
+    @property
+    def volatile_blocks(self) -> int:
+        """Found hash blocks that are not offered: the last block of a drafter may be another continuation's."""
+        return self.align_tokens // self.hash_tokens if self.volatile else 0
 
     def last_boundary(self, tokens: int) -> int:
         """The largest one that a request of so many tokens can use: its last token is always computed."""
@@ -104,22 +122,34 @@ class Groups:
     def keeps(self, number: int, block: int, prompt_tokens: int, junction_tokens: int = 0) -> bool:
         """Whether a complete block may let a later request go on.
 
-        Of a window that are the tails of the boundaries that vLLM itself keeps (the last one of the prompt, where
-        prompts part, and every `retention_tokens`), and of all behind the prompt, for a conversation that goes on.
+        Of a window or a state that are the tails of the boundaries that vLLM itself keeps (the last one of the prompt,
+        where prompts part, and every `retention_tokens`), and of all behind the prompt, for a conversation that goes
+        on. What is not offered of a drafter's blocks makes a boundary before these the last one, so all are kept. Of
+        chunks vLLM keeps all.
         """
         group = self._groups[number]
-        if not group.window_tokens:
+        if group.rule in ("full_attention", "chunked_local"):
             return True
         replay = self.last_boundary(prompt_tokens)
         begin_tokens = block * group.block_tokens
         every = self.retention_tokens
-        if every is None or begin_tokens >= replay * self.hash_tokens:
+        if every is None or self.volatile or begin_tokens >= replay * self.hash_tokens:
             every = self.align_tokens
         boundaries = [replay, self.aligned(junction_tokens // self.hash_tokens)]
         if every:
             segments = (begin_tokens + group.block_tokens - 1) // every + 1
             boundaries.append(segments * every // self.hash_tokens)
         return any(self._needs(boundary, number, block) for boundary in boundaries if boundary)
+
+    def holds(self, number: int, block: int, tokens: tuple[int, int], handed: Container[tuple[int, int]] = ()) -> bool:
+        """Whether a block that is complete after a step has the content that its name says.
+
+        `tokens`: computed before the step and after it. `handed`: (group, tokens) of states that the engine says are
+        kept where no step ends.
+        """
+        group = self._groups[number]
+        end = (block + 1) * group.block_tokens
+        return not group.exact or end in tokens or (number, end) in handed
 
     def _needs(self, boundary: int, number: int, block: int) -> bool:
         _, first, count = self._contract.demand(0, boundary)[number]

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import orbitkv
-from orbitkv.vllm import compat
+from orbitkv.vllm import compat, pages
 from orbitkv.vllm.groups import Group, Groups
 
 Fields = dict[str, Any]
@@ -111,18 +111,18 @@ def computation_fields(vllm_config: Any, groups: Groups, weights: str, drafter_w
 
 
 def representation_fields(
-    vllm_config: Any, group: Group, layer_names: list[str], page_format: compat.PageFormat, layer_count: int
+    vllm_config: Any, group: Group, layer_names: list[str], page_format: pages.PageFormat, layer_count: int
 ) -> Fields:
     return {
-        "page_bytes": group.page_bytes,
+        "page_bytes": page_format.page_bytes,
         "layer_count": layer_count,
         "order": page_format.order,
         "page_shape": list(page_format.shape),
         "page_strides": list(page_format.strides),
         "spec_kind": group.kind,
         "dtype": page_format.dtype,
-        "attention_backend": compat.attention_backend(vllm_config, layer_names),
-        "instruction_set": compat.instruction_set(vllm_config, group),
+        "attention_backend": pages.attention_backend(vllm_config, layer_names),
+        "instruction_set": pages.instruction_set(vllm_config, group),
         "page_tokens": group.block_tokens,
     }
 
@@ -143,5 +143,5 @@ def describe(fields: Mapping[str, Any]) -> str:
     return " ".join(
         f"{key}={value.hex()[:16] if isinstance(value, bytes) else value}"
         for key, value in fields.items()
-        if key != "model_config"
+        if key not in ("model_config", "drafter")
     )

@@ -222,6 +222,8 @@ class Link:
                 query_deadline_ms=max(1, self._options.lookup_limit_ms),
                 stores=self._options.stores,
                 read_only=not self._options.saves,
+                groups=self._groups.declared() if self._part.role == "scheduler" else (),
+                hash_block_tokens=self._groups.hash_tokens,
             )
         )
         if self._prepare is not None:

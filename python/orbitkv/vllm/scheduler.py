@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Any
 
 import orbitkv
@@ -238,29 +238,29 @@ class SchedulerSide:
         if answer.found_blocks == 0:
             return 0
         groups, local = self._groups, tracked.local
-        found = min(int(answer.found_blocks), most)
+        found = min(int(answer.found_blocks), most) - groups.volatile_blocks
         for number in range(len(groups)) if len(self._failed) else ():
-            if number in groups.windows:
+            if number in groups.sparse:
                 continue
             for block in range(groups.blocks(number, local), groups.blocks(number, local + found)):
                 if self._key(tracked, number, block) in self._failed:
                     found = max(0, groups.chain(number, block, block)[0] - local)
                     break
         if groups.plain:
-            return found
+            return max(0, found)
         for boundary in reversed(answer.boundaries):
             if boundary <= found and not self._needs_failed(tracked, boundary):
                 return int(boundary)
         return 0
 
     def _needs_failed(self, tracked: Tracked, boundary: int) -> bool:
-        """Of a window; other groups were looked at."""
+        """Of a sparse group; the others were looked at."""
         if len(self._failed) == 0:
             return False
         return any(
             self._key(tracked, number, block) in self._failed
             for number, first, count in self._groups.demand(tracked.local, tracked.local + boundary)
-            if number in self._groups.windows
+            if number in self._groups.sparse
             for block in range(first, first + count)
         )
 
@@ -348,8 +348,9 @@ class SchedulerSide:
                 if tables is None:
                     continue
                 before = computed.get(req_id, 0)
+                tokens, handed = (before, before + scheduled), compat.handed_states(state, req_id)
                 for number, table in enumerate(tables):
-                    metadata.saves += self._saves(tracked, number, table, (before, before + scheduled))
+                    metadata.saves += self._saves(tracked, number, table, tokens, handed)
         metadata.taken_jobs = self._jobs.pop_taken()
         self.counters.taken_jobs += len(metadata.taken_jobs)
         return metadata
@@ -401,13 +402,20 @@ class SchedulerSide:
                 key = self._key(tracked, fresh.group, index) if tracked is not None and index < found else b""
                 self._jobs.take_unless(block_id, key)
 
-    def _saves(self, tracked: Tracked, number: int, table: Sequence[int], tokens: tuple[int, int]) -> list[Save]:
+    def _saves(
+        self,
+        tracked: Tracked,
+        number: int,
+        table: Sequence[int],
+        tokens: tuple[int, int],
+        handed: Container[tuple[int, int]],
+    ) -> list[Save]:
         """Runs of a group's blocks that are complete after this step and that the Manager is not known to have.
 
-        `tokens`: computed before this step and after it. Blocks computed in this step always go: whether the Manager
+        `tokens`, `handed`: as `Groups.holds`. Blocks computed in this step always go: whether the Manager
         still has an old copy is its own knowledge. Blocks that the request found (in vLLM's cache, or restored) go only
-        if this Manager never acknowledged them. Of windows goes what a boundary may need; of all that, what the policy
-        wants.
+        if this Manager never acknowledged them. Of sparse groups goes what a boundary may need; of all that, what the
+        policy wants.
         """
         groups, request = self._groups, tracked.request
         before, after = tokens
@@ -429,6 +437,7 @@ class SchedulerSide:
                 table[index] != 0
                 and not (index < have and key in self._stored)
                 and not self._jobs.is_saving(table[index], key)
+                and groups.holds(number, index, tokens, handed)
                 and groups.keeps(number, index, int(request.num_prompt_tokens), junction)
                 and self._policy.wants(tracked.wishes, request, key, (index + 1) * groups[number].block_tokens)
             ):

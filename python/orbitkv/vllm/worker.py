@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import orbitkv
-from orbitkv.vllm import compat, identity
+from orbitkv.vllm import compat, identity, pages
 from orbitkv.vllm.changes import Changes
 from orbitkv.vllm.groups import Groups
 from orbitkv.vllm.link import Link, Part
@@ -64,7 +64,7 @@ class WorkerSide:
         self._hash_bytes = hash_bytes
         self._link: Link | None = None
         self._kv_caches: dict[str, Any] = {}
-        self._layers: list[list[compat.LayerPages]] = []  # of each group
+        self._layers: list[list[pages.LayerPages]] = []  # of each group
         self._rank = 0
         self._loads: dict[int, Load] = {}  # by the client's job
         self._saves: dict[int, RunningSave] = {}  # by the client's job
@@ -94,10 +94,10 @@ class WorkerSide:
 
     def _read_pages(self) -> list[identity.Fields]:
         """Takes the addresses of all pages from the tensors as they are now."""
-        every: list[list[compat.LayerPages]] = []
+        every: list[list[pages.LayerPages]] = []
         representations: list[identity.Fields] = []
         for number, group in enumerate(self._groups):
-            layers, page_format = compat.collect_pages(self._kv_caches, self._kv_cache_config, self._groups, number)
+            layers, page_format = pages.collect_pages(self._kv_caches, self._kv_cache_config, self._groups, number)
             every.append(layers)
             names = list(self._kv_cache_config.kv_cache_groups[number].layer_names)
             representations.append(
@@ -109,20 +109,20 @@ class WorkerSide:
     def _register_groups(self, client: orbitkv.Client) -> None:
         client.register_groups(
             [
-                group.rule([self._layer(pages) for pages in layers])
+                group.declared([self._layer(layer) for layer in layers])
                 for group, layers in zip(self._groups, self._layers, strict=True)
             ],
             hash_block_tokens=self._groups.hash_tokens,
         )
 
     @staticmethod
-    def _layer(pages: compat.LayerPages) -> orbitkv.Layer:
+    def _layer(layer: pages.LayerPages) -> orbitkv.Layer:
         return orbitkv.Layer(
-            address=pages.address,
-            block_stride_bytes=pages.block_stride,
-            page_bytes=pages.page_bytes,
-            block_count=pages.block_count,
-            keepalive=pages.tensor,
+            address=layer.address,
+            block_stride_bytes=layer.block_stride,
+            page_bytes=layer.page_bytes,
+            block_count=layer.block_count,
+            keepalive=layer.tensor,
         )
 
     def unregister(self) -> None:
