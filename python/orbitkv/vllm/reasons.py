@@ -106,7 +106,7 @@ def taken(answer: FoundBlocks | None, blocks: int, block_tokens: int) -> Taken:
     """Of the first so many blocks of an answer."""
     if answer is None:
         return Taken(max(0, blocks) * block_tokens)
-    resident = int(answer.found_blocks) - int(getattr(answer, "loaded_blocks", 0))
+    resident = int(answer.found_blocks) - int(answer.loaded_blocks)
     host = min(max(0, blocks), resident)
     return Taken(host * block_tokens, (max(0, blocks) - host) * block_tokens)
 
