@@ -66,7 +66,7 @@ std::unique_ptr<testing::RamBacking> Behind(const std::string& path, std::uint64
       const service::SourceRecord record{
           .parent = before, .depth = i, .checksum = copy::SlotChecksum({space, hash, 0, 0}, payload, list)};
       const auto slot_bytes = static_cast<std::uint32_t>(slot.size());
-      source.Put({space, hash, 0, 0, slot_bytes}, record, std::move(slot));
+      source.Put({{space, hash, 0, 0}, slot_bytes}, record, std::move(slot));
       before = hash;
     }
   });

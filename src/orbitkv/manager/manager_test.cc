@@ -161,7 +161,7 @@ class BackedManagerTest : public ManagerTest {
       service::SourceRecord record{.depth = static_cast<std::uint32_t>(i), .checksum = plan[i].slot_checksum};
       if (i > 0) record.parent = hashes[i - 1];
       backing->Fill([&](orbitkv::testing::RamSource& source) {
-        source.Put({client->namespace_digest(), hashes[i], 0, 0, plan[i].slot_bytes}, record,
+        source.Put({{client->namespace_digest(), hashes[i], 0, 0}, plan[i].slot_bytes}, record,
                    {bytes.begin(), bytes.end()});
       });
     }

@@ -144,7 +144,7 @@ class Split {
     const std::uint32_t position = contract_.KeyPosition(group, block);
     SourceRecord record{.depth = position, .checksum = GroupWorld::Checksum(chain_[position], group, shard)};
     if (block > 0) record.parent = chain_[contract_.KeyPosition(group, block - 1)];
-    source_.Put({digest_, chain_[position], group, shard, SlotBytes(shapes_[group])}, record);
+    source_.Put({{digest_, chain_[position], group, shard}, SlotBytes(shapes_[group])}, record);
   }
 
   const state::RecoveryContract contract_;

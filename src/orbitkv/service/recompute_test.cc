@@ -29,7 +29,7 @@ class RecomputeTest : public ::testing::Test {
     for (std::size_t i = here; i < chain.size(); ++i) {
       SourceRecord record{.depth = static_cast<std::uint32_t>(i), .checksum = ChecksumOf(chain[i], 0)};
       if (i > 0) record.parent = chain[i - 1];
-      source_.Put({digest_, chain[i], 0, 0, world_.slot_bytes()}, record);
+      source_.Put({{digest_, chain[i], 0, 0}, world_.slot_bytes()}, record);
     }
     if (here > 0) {
       EXPECT_EQ(world_.Publish(session_, std::span(chain).first(here)), here);

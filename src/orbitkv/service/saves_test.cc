@@ -116,8 +116,8 @@ TEST_F(SavesTest, WhatCouldNotBeSavedIsTriedAgainWhenItIsUsed) {
 
 TEST_F(SavesTest, WhatTheSourceHasIsNotWrittenAgain) {
   const auto chain = Chain(1, 2);
-  source_.Put({digest_, chain[0], 0, 0, world_.slot_bytes()}, {.checksum = ChecksumOf(chain[0], 0)});
-  source_.Put({digest_, chain[1], 0, 0, world_.slot_bytes()}, {.parent = chain[0], .depth = 1, .checksum = 1});
+  source_.Put({{digest_, chain[0], 0, 0}, world_.slot_bytes()}, {.checksum = ChecksumOf(chain[0], 0)});
+  source_.Put({{digest_, chain[1], 0, 0}, world_.slot_bytes()}, {.parent = chain[0], .depth = 1, .checksum = 1});
   ASSERT_EQ(world_.Publish(session_, chain), 2U);
   const auto wanted = Wanted();
   ASSERT_EQ(wanted.size(), 1U) << "other bytes are another thing";
@@ -259,8 +259,8 @@ TEST_F(ResavesTest, WhatTheSourceHasLostIsSavedAgain) {
   EXPECT_EQ(SaveAll(), 1U);
   // Other bytes under the same key are not what was saved.
   source_.Put(wanted[2].key, {.parent = chain[1], .depth = 2, .checksum = 1});
-  source_.Put({digest_, Chain(2, 1)[0], 0, 0, world_.slot_bytes()}, {});
-  source_.Erase({digest_, Chain(2, 1)[0], 0, 0, world_.slot_bytes()});
+  source_.Put({{digest_, Chain(2, 1)[0], 0, 0}, world_.slot_bytes()}, {});
+  source_.Erase({{digest_, Chain(2, 1)[0], 0, 0}, world_.slot_bytes()});
   world_.Advance(kSecond);
   EndRounds();
   EXPECT_EQ(SaveAll(), 1U);
@@ -274,7 +274,7 @@ TEST_F(ResavesTest, AReportedSaveOrLoadIsTimeToLook) {
   Use(std::span(chain).first(1));
   ASSERT_EQ(world_.Publish(session_, chain), 1U);
   const auto wanted = Wanted();
-  source_.Erase({digest_, chain[0], 0, 0, world_.slot_bytes()});
+  source_.Erase({{digest_, chain[0], 0, 0}, world_.slot_bytes()});
   EXPECT_FALSE(world_.service().resaving());
   Report(wanted);
   ASSERT_TRUE(world_.service().resaving());
@@ -328,7 +328,7 @@ TEST_F(ShortLineTest, ARoundLeavesRoomInTheLine) {
     ASSERT_EQ(world_.Publish(session_, block), 1U);
     EXPECT_EQ(SaveAll(), 1U);
     Use(block);
-    keys.push_back({digest_, block[0], 0, 0, world_.slot_bytes()});
+    keys.push_back({{digest_, block[0], 0, 0}, world_.slot_bytes()});
   }
   for (const ComponentKey& key : keys) source_.Erase(key);
   world_.Advance(1);
