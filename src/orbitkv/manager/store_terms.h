@@ -15,12 +15,15 @@ inline service::SourceRecord SourceRecordOf(const store::Facts& facts) {
 }
 
 inline store::LoadJob LoadJobOf(const service::LoadRequest& request) {
-  return {.id = request.id, .key = request.key, .payload_bytes = request.key.slot_bytes, .offset = request.offset};
+  return {.id = request.id,
+          .key = request.key.state_key(),
+          .payload_bytes = request.key.slot_bytes,
+          .offset = request.offset};
 }
 
 inline store::SaveJob SaveJobOf(const service::SaveRequest& request) {
   return {.id = request.id,
-          .key = request.key,
+          .key = request.key.state_key(),
           .facts = {.parent = request.record.parent,
                     .depth = request.record.depth,
                     .payload_bytes = request.key.slot_bytes,

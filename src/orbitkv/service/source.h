@@ -21,6 +21,7 @@ namespace orbitkv::service {
 // One component of a block: what is in one slot.
 struct ComponentKey : state::StateKey {
   std::uint32_t slot_bytes = 0;  // pages and checksum list
+  const state::StateKey& state_key() const { return *this; }
   bool operator==(const ComponentKey&) const = default;
 };
 
