@@ -37,6 +37,18 @@ def fake_hashes(monkeypatch):
     monkeypatch.setattr(orbitkv, "BlockHashes", FakeHashes)
 
 
+@pytest.fixture
+def clock(monkeypatch):
+    """The time of the scheduler's side."""
+    from fakes import Clock
+
+    from orbitkv.vllm import scheduler
+
+    clock = Clock()
+    monkeypatch.setattr(scheduler, "time", clock)
+    return clock
+
+
 @pytest.fixture(scope="session")
 def seeded():
     """A two-layer model with weights of normal scale: wrong cache content shows in its tokens."""

@@ -17,6 +17,24 @@ def block_hash(name, index):
     return f"{name}:{index}".encode().ljust(HASH_BYTES, b".")
 
 
+def hashes_of(name, *indices):
+    return {block_hash(name, i) for i in indices}
+
+
+def start(side, req, local=0):
+    """Brings a request to the scheduler's side, up to its first look-up."""
+    side.on_new_request(req)
+    return side.matched_tokens(req, local * BLOCK)
+
+
+class Clock:
+    def __init__(self):
+        self.now = 1000.0
+
+    def monotonic(self):
+        return self.now
+
+
 class FakeHashes:
     """Stands in for orbitkv.BlockHashes, which does not give its bytes back."""
 

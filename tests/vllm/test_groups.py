@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from fakes import BLOCK, FULL, HASH_BYTES, FakeClient, FakeLink, block_hash, blocks, report, request, step
+from fakes import BLOCK, FULL, HASH_BYTES, FakeClient, FakeLink, block_hash, blocks, report, request, start, step
 from vllm.v1.core.single_type_kv_cache_manager import (
     ChunkedLocalAttentionManager,
     MambaManager,
@@ -44,11 +44,6 @@ def make_worker(client):
 
 def key(name, group, block):
     return mixed().key(group, block_hash(name, mixed().place(group, block)))
-
-
-def start(side, req, local=0):
-    side.on_new_request(req)
-    return side.matched_tokens(req, local * BLOCK)
 
 
 def kept(metadata, group):

@@ -4,7 +4,19 @@ import logging
 from types import SimpleNamespace
 
 import pytest
-from fakes import BLOCK, HASH_BYTES, ONE_GROUP, FakeClient, FakeLink, block_hash, blocks, report, request, step
+from fakes import (
+    BLOCK,
+    HASH_BYTES,
+    ONE_GROUP,
+    FakeClient,
+    FakeLink,
+    block_hash,
+    blocks,
+    hashes_of,
+    report,
+    request,
+    step,
+)
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from vllm.v1.core.kv_cache_utils import maybe_convert_block_hash
 
@@ -39,10 +51,6 @@ def stored(hashes, parent, tokens, size, medium, group, lora):
 
 def removed(hashes, medium, group):
     return ("removed", hashes, medium, group)
-
-
-def hashes_of(name, *indices):
-    return {block_hash(name, i) for i in indices}
 
 
 def admit(side, req, *, local=0):

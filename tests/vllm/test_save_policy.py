@@ -5,7 +5,7 @@ import logging
 import pytest
 from fakes import BLOCK, FULL, HASH_BYTES, ONE_GROUP, FakeClient, FakeLink, block_hash, report, request, step
 
-from orbitkv.vllm import compat, save_jobs, save_policy
+from orbitkv.vllm import compat, save_jobs, save_policy, warn_once
 from orbitkv.vllm.groups import Group, Groups
 from orbitkv.vllm.messages import SaveReport, WorkerMetadata
 from orbitkv.vllm.options import parse
@@ -164,7 +164,7 @@ def test_wishes_that_are_not_understood_change_nothing_and_are_told_once(caplog)
         assert len(caplog.records) == 4
         for number in range(100):
             policy.wishes({f"orbitkv.{number}": 1})
-    assert len(caplog.records) == save_policy.MAX_WARNINGS
+    assert len(caplog.records) == warn_once.MAX_WARNINGS
     assert "orbitkv.save='some'" in caplog.text
 
 

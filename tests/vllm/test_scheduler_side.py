@@ -3,10 +3,22 @@
 from types import SimpleNamespace
 
 import pytest
-from fakes import BLOCK, HASH_BYTES, ONE_GROUP, FakeClient, FakeLink, block_hash, blocks, report, request, step
+from fakes import (
+    BLOCK,
+    HASH_BYTES,
+    ONE_GROUP,
+    FakeClient,
+    FakeLink,
+    block_hash,
+    blocks,
+    hashes_of,
+    report,
+    request,
+    start,
+    step,
+)
 
 from orbitkv.vllm import compat
-from orbitkv.vllm import scheduler as scheduler_module
 from orbitkv.vllm.compute_rate import DEFAULT_S
 from orbitkv.vllm.messages import SaveReport, WorkerMetadata
 from orbitkv.vllm.options import parse
@@ -15,33 +27,9 @@ from orbitkv.vllm.scheduler import HashSet, SchedulerSide
 pytestmark = pytest.mark.usefixtures("fake_hashes")
 
 
-class Clock:
-    def __init__(self):
-        self.now = 1000.0
-
-    def monotonic(self):
-        return self.now
-
-
-@pytest.fixture
-def clock(monkeypatch):
-    clock = Clock()
-    monkeypatch.setattr(scheduler_module, "time", clock)
-    return clock
-
-
 def make(client, *, world=1, offers=True, **options):
     config = {"orbitkv.bootstrap_socket": "/x"} | {f"orbitkv.{key}": value for key, value in options.items()}
     return SchedulerSide(FakeLink(client), parse(config), ONE_GROUP, compat.Ranks(world, world, 1), HASH_BYTES, offers)
-
-
-def hashes_of(name, *indices):
-    return {block_hash(name, i) for i in indices}
-
-
-def start(side, req, local=0):
-    side.on_new_request(req)
-    return side.matched_tokens(req, local * BLOCK)
 
 
 def split(save):

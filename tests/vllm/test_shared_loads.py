@@ -1,43 +1,18 @@
 """Requests that need the same blocks at once: one of them loads, the others wait for it, within bounds."""
 
 import pytest
-from fakes import BLOCK, HASH_BYTES, ONE_GROUP, FakeClient, FakeLink, block_hash, blocks, report, request
+from fakes import BLOCK, HASH_BYTES, ONE_GROUP, FakeClient, FakeLink, blocks, hashes_of, report, request, start
 
 from orbitkv.vllm import compat
-from orbitkv.vllm import scheduler as scheduler_module
 from orbitkv.vllm.options import parse
 from orbitkv.vllm.scheduler import SchedulerSide
 
 pytestmark = pytest.mark.usefixtures("fake_hashes")
 
 
-class Clock:
-    def __init__(self):
-        self.now = 1000.0
-
-    def monotonic(self):
-        return self.now
-
-
-@pytest.fixture
-def clock(monkeypatch):
-    clock = Clock()
-    monkeypatch.setattr(scheduler_module, "time", clock)
-    return clock
-
-
 def make(client):
     options = parse({"orbitkv.bootstrap_socket": "/x"})
     return SchedulerSide(FakeLink(client), options, ONE_GROUP, compat.Ranks(1, 1, 1), HASH_BYTES, True)
-
-
-def hashes_of(name, *indices):
-    return {block_hash(name, i) for i in indices}
-
-
-def start(side, req):
-    side.on_new_request(req)
-    return side.matched_tokens(req, 0)
 
 
 def test_the_same_prefix_is_loaded_once(clock):

@@ -55,6 +55,12 @@ class Groups:
         self.align_tokens = self._contract.alignment_blocks * self.hash_tokens
         self._ratios = [group.block_tokens // self.hash_tokens for group in groups]
         self.retention_tokens = retention_tokens
+        # Of these groups a boundary does not need everything before it.
+        self.sparse = [number for number, group in enumerate(groups) if group.rule != "full_attention"]
+        # Every count of hash blocks is a boundary.
+        self.plain = len(groups) == 1 and not self.sparse and self._ratios[0] == 1
+        # Found hash blocks that are not offered: the last block of a drafter may be another continuation's.
+        self.volatile_blocks = self.align_tokens // self.hash_tokens if self.volatile else 0
 
     def __len__(self) -> int:
         return len(self._groups)
@@ -65,23 +71,8 @@ class Groups:
     def __getitem__(self, number: int) -> Group:
         return self._groups[number]
 
-    @property
-    def plain(self) -> bool:
-        """Every count of hash blocks is a boundary."""
-        return len(self._groups) == 1 and not self.sparse and self._ratios[0] == 1
-
-    @property
-    def sparse(self) -> list[int]:
-        """Groups of which a boundary does not need everything before it."""
-        return [number for number, group in enumerate(self._groups) if group.rule != "full_attention"]
-
     def declared(self) -> list[orbitkv.Group]:
         return [group.declared() for group in self._groups]
-
-    @property
-    def volatile_blocks(self) -> int:
-        """Found hash blocks that are not offered: the last block of a drafter may be another continuation's."""
-        return self.align_tokens // self.hash_tokens if self.volatile else 0
 
     def last_boundary(self, tokens: int) -> int:
         """The largest one that a request of so many tokens can use: its last token is always computed."""

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from orbitkv.vllm.lora import AdapterFiles, key_domain
+from orbitkv.vllm.warn_once import WarnOnce
 
 if TYPE_CHECKING:
     from orbitkv.vllm.records import Tracked
@@ -24,8 +25,6 @@ logger = logging.getLogger("orbitkv.vllm")
 
 # A request waits this long for its adapter's files to be read, then it is computed without OrbitKV.
 READ_WAIT_S = 2.0
-# Warnings about adapters; their names come from outside.
-MAX_WARNINGS = 16
 
 # Why a request is in no key.
 EMBEDDINGS = "prompt embeddings"
@@ -68,7 +67,7 @@ class KeyDomains:
         self._asked: dict[int, tuple[Name, bytes]] = {}  # by the adapter's number: what its files hold
         self._loaded: dict[int, bytes] = {}  # and what the workers have loaded
         self._weights_changed = False
-        self._warned: set[str] = set()
+        self._warn_once = WarnOnce(logger)
         self.pool: Any = None  # the engine's own cache
 
     def track(self, tracked: Tracked) -> None:
@@ -140,9 +139,7 @@ class KeyDomains:
             self._changed.clear()
 
     def _warn(self, text: str) -> None:
-        if text not in self._warned and len(self._warned) < MAX_WARNINGS:
-            self._warned.add(text)
-            logger.warning("OrbitKV: %s", text)
+        self._warn_once(text, "OrbitKV: %s", text)
 
     def close(self) -> None:
         self._files.close()

@@ -16,13 +16,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from orbitkv.vllm.options import PREFIX, SAVES, Options
+from orbitkv.vllm.warn_once import WarnOnce
 
 logger = logging.getLogger("orbitkv.vllm")
 
 # Keys remembered as seen by a first request.
 SEEN_KEYS = 1 << 18
-# Wishes that are told of; the texts come from outside, so their number has a limit.
-MAX_WARNINGS = 16
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,7 @@ class SavePolicy:
         self._default = Wishes(options.save if options.saves else "", options.loads)
         self._min_tokens = options.save_min_tokens
         self._seen: OrderedDict[bytes, str] = OrderedDict()  # key -> the first request that had it
-        self._warned: set[str] = set()
+        self._warn_once = WarnOnce(logger)
 
     def wishes(self, params: Mapping[str, Any] | None) -> Wishes:
         """Of a request with these `kv_transfer_params`."""
@@ -56,16 +55,15 @@ class SavePolicy:
 
     def _warn(self, key: str, value: Any) -> None:
         text = f"{key}={value!r}"[:80]
-        if text not in self._warned and len(self._warned) < MAX_WARNINGS:
-            self._warned.add(text)
-            logger.warning(
-                "OrbitKV ignores %s in a request's kv_transfer_params; known are %ssave (false, true, %s) and "
-                "%sload (false, true)",
-                text,
-                PREFIX,
-                ", ".join(SAVES),
-                PREFIX,
-            )
+        self._warn_once(
+            text,
+            "OrbitKV ignores %s in a request's kv_transfer_params; known are %ssave (false, true, %s) and "
+            "%sload (false, true)",
+            text,
+            PREFIX,
+            ", ".join(SAVES),
+            PREFIX,
+        )
 
     def is_long_enough(self, wishes: Wishes, prompt_tokens: int, computed_tokens: int) -> bool:
         """Whether a request with so many tokens is saved; once it is, from its first block on."""
