@@ -6,6 +6,7 @@
 #include "orbitkv/base/log.h"
 #include "orbitkv/manager/dispatcher_session.h"
 #include "orbitkv/os/clock.h"
+#include "orbitkv/os/thread.h"
 
 namespace orbitkv::manager {
 namespace {
@@ -267,6 +268,10 @@ void Dispatcher::AddFigures() {
     sink.Counter("orbitkv_dispatcher_rounds_total", "Rounds over all sessions.", static_cast<double>(rounds_));
     sink.Counter("orbitkv_dispatcher_sleeps_total", "Times the dispatcher slept.",
                  static_cast<double>(waiter_.sleeps()));
+    if (const auto waited_ns = os::CpuWaitNs()) {
+      sink.Counter("orbitkv_dispatcher_cpu_wait_seconds_total", "Time that the dispatcher had work and no CPU.",
+                   static_cast<double>(*waited_ns) / 1e9);
+    }
     sink.Counter("orbitkv_frames_dropped_total", "Lifecycle frames answered busy: too many at once.",
                  static_cast<double>(queue_.dropped_frames()));
     sink.Gauge(

@@ -1,3 +1,4 @@
+#include <atomic>
 #include <csignal>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -112,6 +113,29 @@ TEST(Thread, RunsAndJoins) {
   EXPECT_EQ(value, 1);
   EXPECT_GE(CpuCount(), 1);
   EXPECT_EQ(PinThread(-1).error().code, Code::kInvalid);
+}
+
+TEST(Thread, KnowsHowLongItHadNoCpu) {
+  if (!CpuWaitNs()) GTEST_SKIP() << "this kernel does not tell";
+  std::atomic<int> done = 0;
+  // Two that always have work share one cpu: each waits for the other.
+  const auto compete = [&done] {
+    ASSERT_TRUE(PinThread(0));
+    const std::uint64_t before_ns = CpuWaitNs().value();
+    const std::uint64_t deadline_ns = DeadlineAfter(20'000'000'000);
+    bool waited = false;
+    while (done.load() < 2 && MonotonicNs() < deadline_ns) {
+      if (!waited && CpuWaitNs().value() > before_ns + 1'000'000) {
+        waited = true;
+        ++done;
+      }
+    }
+    EXPECT_TRUE(waited);
+  };
+  Thread one;
+  Thread other;
+  ASSERT_TRUE(one.Start("one", compete));
+  ASSERT_TRUE(other.Start("other", compete));
 }
 
 }  // namespace

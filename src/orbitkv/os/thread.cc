@@ -1,11 +1,13 @@
 #include "orbitkv/os/thread.h"
 
+#include <charconv>
 #include <csignal>
 #include <pthread.h>
 #include <sched.h>
 #include <system_error>
 
 #include "orbitkv/base/check.h"
+#include "orbitkv/os/file.h"
 
 namespace orbitkv::os {
 
@@ -47,6 +49,17 @@ int CpuCount() {
   CPU_ZERO(&set);
   if (::sched_getaffinity(0, sizeof set, &set) != 0) return 1;
   return CPU_COUNT(&set);
+}
+
+std::optional<std::uint64_t> CpuWaitNs() {
+  constexpr std::uint64_t kMostBytes = 256;
+  const auto told = ReadFile("/proc/thread-self/schedstat", kMostBytes);  // time on a cpu, time without one, turns
+  if (!told) return std::nullopt;
+  const std::size_t begin = told->find(' ') + 1;
+  std::uint64_t waited_ns = 0;
+  const auto read = std::from_chars(told->data() + begin, told->data() + told->size(), waited_ns);
+  if (begin == 0 || read.ec != std::errc()) return std::nullopt;
+  return waited_ns;
 }
 
 }  // namespace orbitkv::os

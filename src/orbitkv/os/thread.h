@@ -4,7 +4,9 @@
 // Errors: kExhausted when no thread can be made; kIo when a cpu does not exist.
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <thread>
 
@@ -32,5 +34,8 @@ class Thread {
 Status PinThread(int cpu);
 // Cpus that this process may use.
 int CpuCount();
+// How long the calling thread was ready to run and had no cpu, since it began, in nanoseconds; nothing where the kernel
+// does not tell (/proc/thread-self/schedstat).
+std::optional<std::uint64_t> CpuWaitNs();
 
 }  // namespace orbitkv::os
