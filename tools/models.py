@@ -10,6 +10,7 @@
         chunked      Llama 4: every other layer attends within chunks of 64 tokens
         shared       Gemma 4: windows, layers of two head sizes, and layers that use the cache of earlier ones
         recurrent    Granite 4: every other layer is a Mamba 2
+        served       Llama, eight layers: work enough for bench/peers
         drafted      an EAGLE head for the seeded model, with more KV heads
 
 Default OUTDIR: out/models/<name> under the repository. A folder that is complete is left alone; an unfinished one is
@@ -82,6 +83,19 @@ WINDOWED = ["sliding_attention", "full_attention"] * 2
 # By name: the model's class, its configuration's class, and what that has of its own.
 SHAPES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "seeded": ("LlamaForCausalLM", "LlamaConfig", {}),
+    "served": (
+        "LlamaForCausalLM",
+        "LlamaConfig",
+        {
+            "hidden_size": 512,
+            "intermediate_size": 1408,
+            "num_hidden_layers": 8,
+            "num_attention_heads": 8,
+            "num_key_value_heads": 4,
+            "head_dim": 64,
+            "initializer_range": 0.1,
+        },
+    ),
     "one_head": ("LlamaForCausalLM", "LlamaConfig", {"num_key_value_heads": 1}),
     "mixed": (
         "Gemma3ForCausalLM",

@@ -1,0 +1,114 @@
+"""Tests of what the suites count by themselves: sockets, order of the peers, records of failed passes."""
+
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+from unittest import mock
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
+
+import data_path
+import engines
+import environments
+import failures
+import run
+from peer import NotRunError
+from report import Record
+
+TABLE = """  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
+   0: 0100007F:C76B 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 11 1 0000 100 0 0 10 0
+   1: 00000000:C76C 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 12 1 0000 100 0 0 10 0
+   2: 00000000:C76D 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 99 1 0000 100 0 0 10 0
+   3: 0200000A:C76E 0100007F:C76C 01 00000000:00000000 00:00000000 00000000     0        0 13 1 0000 100 0 0 10 0
+"""
+
+
+class Sockets(unittest.TestCase):
+    def test_what_listens_on_all_addresses_is_found(self):
+        self.assertEqual(failures.beyond_loopback(TABLE, {"11", "12", "13"}), ["00000000:C76C"])
+
+    def test_sockets_of_others_do_not_count(self):
+        self.assertEqual(failures.beyond_loopback(TABLE, {"11"}), [])
+
+    def test_loopback_in_both_families(self):
+        for address in ("0100007F", "0200007F", "0" * 24 + "01000000", "0000000000000000FFFF00000100007F"):
+            self.assertTrue(failures.is_loopback(address), address)
+        for address in ("00000000", "0" * 32, "000080FE00000000000000000000007F"):
+            self.assertFalse(failures.is_loopback(address), address)
+
+
+class Passes(unittest.TestCase):
+    def test_another_peer_begins_each_pass(self):
+        self.assertEqual([run.in_turn(["a", "b", "c"], n)[0] for n in range(4)], ["a", "b", "c", "a"])
+        self.assertEqual(sorted(run.in_turn(["a", "b", "c"], 2)), ["a", "b", "c"])
+
+    def test_rows_that_a_failed_pass_did_not_reach_have_its_reason(self):
+        made = list(data_path.records("x", 0, {"save.64K": 1.0}, {}, "failed: gone"))
+        self.assertIn(Record("save.64K", "x", 0, 1.0), made)
+        self.assertIn(Record("load.64K", "x", 0, None, "failed: gone"), made)
+        self.assertEqual(len(made), len(data_path.KINDS))
+
+    def test_a_remark_stays_with_its_value(self):
+        made = list(data_path.records("x", 0, {"load_one.64K": 1.0}, {"load_one.64K": "16 blocks"}, ""))
+        self.assertEqual(made, [Record("load_one.64K", "x", 0, 1.0, "16 blocks")])
+
+
+class Answers(unittest.TestCase):
+    def run_of(self, *answers):
+        return engines.Run("x", 0, answers=[list(answer) for answer in answers])
+
+    def test_equal_answers_are_counted_in_order(self):
+        self.assertEqual(engines.equal_percent(self.run_of((1, 2), (3,)), self.run_of((1, 2), (4,))), 50)
+
+    def test_more_events_of_one_do_not_count(self):
+        self.assertEqual(engines.equal_percent(self.run_of((1,), (2,)), self.run_of((1,))), 100)
+
+    def test_without_answers_there_is_no_figure(self):
+        self.assertIsNone(engines.equal_percent(self.run_of(), self.run_of((1,))))
+
+
+class Environments(unittest.TestCase):
+    def setUp(self):
+        self.root = tempfile.TemporaryDirectory()
+        self.addCleanup(self.root.cleanup)
+        where = mock.patch.object(environments, "ROOT", Path(self.root.name))
+        where.start()
+        self.addCleanup(where.stop)
+
+    def test_an_environment_is_complete_with_the_stamp_of_its_list_only(self):
+        self.assertFalse(environments.complete("redis"))
+        environments.folder("redis").mkdir()
+        stamp = environments.folder("redis") / environments.STAMP
+        stamp.write_text(environments.stamp_text("redis"))
+        self.assertTrue(environments.complete("redis"))
+        stamp.write_text(environments.stamp_text("lmcache"))
+        self.assertFalse(environments.complete("redis"))
+
+    def test_packages_that_cannot_be_installed_are_a_reason_not_to_run(self):
+        failed = mock.Mock(returncode=1, stderr="noise\nERROR: no such version\n")
+        with (
+            mock.patch.object(environments.venv, "create"),
+            mock.patch.object(Path, "write_text"),
+            mock.patch.object(environments.subprocess, "run", return_value=failed),
+            self.assertRaisesRegex(NotRunError, "no such version"),
+        ):
+            environments.make("redis")
+        self.assertFalse(environments.complete("redis"))
+
+    def test_what_cannot_run_is_told_and_does_not_stop_the_others(self):
+        def make(name):
+            if name == "lmcache":
+                raise NotRunError("no wheel")
+
+        with (
+            mock.patch.object(environments, "make", make),
+            mock.patch.object(environments, "check_import"),
+            mock.patch("shutil.which", return_value="redis-server"),
+        ):
+            absent = run.available(["lmcache_mp", "redis", "none"])
+        self.assertEqual(absent, {"lmcache_mp": "no wheel"})
+
+
+if __name__ == "__main__":
+    unittest.main()
