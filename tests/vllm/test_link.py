@@ -21,6 +21,10 @@ class Client:
     def close(self, timeout_s=5.0):
         self.closed = timeout_s
 
+    def wait_up(self, timeout_s):
+        self.waited = timeout_s
+        return False
+
 
 @pytest.fixture
 def made(monkeypatch):
@@ -42,10 +46,33 @@ def made(monkeypatch):
     return clients
 
 
-def make_link(prepare=None):
+def make_link(prepare=None, **options):
     config = SimpleNamespace(kv_transfer_config=SimpleNamespace(engine_id="engine"))
     part = Part("worker", 0, compat.Ranks(1, 1, 1), "name")
-    return Link(config, ONE_GROUP, parse({"orbitkv.bootstrap_socket": "/x"}), part, [{}], prepare)
+    given = {"orbitkv.bootstrap_socket": "/x"} | {f"orbitkv.{key}": value for key, value in options.items()}
+    return Link(config, ONE_GROUP, parse(given), part, [{}], prepare)
+
+
+def test_what_the_options_say_of_the_client_reaches_it(made, monkeypatch):
+    monkeypatch.setattr(link_module.orbitkv, "identify_weights", lambda *_, model_id, **__: f"named {model_id}")
+    link = make_link(copy_threads=3, stores="ordinary", lookup_limit_ms=70, mode="restore_only", model_id="m")
+    link.start()
+    options = settled(link).options
+    assert (options.socket, options.copy_threads, options.stores) == ("/x", 3, "ordinary")
+    assert options.query_deadline_ms == 70 and options.read_only
+    assert options.computation_digest == b"named m"
+    link = make_link()
+    link.start()
+    options = settled(link).options
+    assert (options.copy_threads, options.stores, options.query_deadline_ms) == (0, "auto", 50)
+    assert not options.read_only
+
+
+def test_a_manager_that_is_required_and_does_not_answer_is_named(made):
+    link = make_link(require_manager=True, require_manager_timeout_s=2)
+    with pytest.raises(link_module.orbitkv.UnavailableError, match="no Cache Manager at /x: start orbitkv-manager"):
+        link.start()
+    assert made[0].waited == 2.0
 
 
 def settled(link):
@@ -80,6 +107,19 @@ def test_a_suspended_link_stays_so_at_a_reset_and_comes_back_in_the_new_namespac
     assert (settled(link), len(made)) == (None, 1)
     link.resume()
     assert settled(link).options.computation_digest == b"weights epoch:01"
+
+
+def test_a_new_namespace_is_told_by_the_weights_that_the_engine_began_with(made, monkeypatch):
+    """A worker's configuration names the folder of reloaded weights; the scheduler's does not."""
+    monkeypatch.setattr(link_module.compat, "model_folder", lambda config: config.folder)
+    monkeypatch.setattr(link_module.orbitkv, "identify_weights", lambda folder, **more: f"weights of {folder}")
+    link = make_link()
+    link._vllm_config.folder = "first"
+    link.start()
+    assert settled(link).options.computation_digest == b"weights of first"
+    link._vllm_config.folder = "second"
+    link.renew(b"\x01")
+    assert settled(link).options.computation_digest == b"weights of first epoch:01"
 
 
 def test_a_client_that_comes_up_after_its_pages_went_away_is_ended(made, monkeypatch):

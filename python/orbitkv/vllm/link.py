@@ -58,7 +58,10 @@ class Link:
         self._suspended = False
         self._turn = 0  # counts the clients; what was begun for an earlier one comes too late
         self._epoch = b""
-        self._drafter = ""  # weights of a drafter with cache groups
+        # What the engine began with. A worker that reloads its weights has another folder in its configuration then,
+        # and the scheduler has not.
+        self._weights = ""
+        self._fields: identity.Fields = {}
         self._cancel = orbitkv.CancelToken()
         self._thread = threading.Thread(target=self._run, args=(None,), name="orbitkv-link", daemon=True)
 
@@ -157,14 +160,16 @@ class Link:
     def _bring_up(self) -> None:
         with self._lock:
             epoch, turn = self._epoch, self._turn
-        weights = orbitkv.identify_weights(
+        self._weights = weights = self._weights or orbitkv.identify_weights(
             compat.model_folder(self._vllm_config),
             load_format=compat.load_format(self._vllm_config),
             model_id=self._options.model_id,
             cancel=self._cancel,
         )
-        folder = identity.drafter_folder(self._vllm_config)
-        self._drafter = orbitkv.identify_weights(folder, cancel=self._cancel) if folder else ""
+        if not self._fields:
+            folder = identity.drafter_folder(self._vllm_config)
+            drafter = orbitkv.identify_weights(folder, cancel=self._cancel) if folder else ""
+            self._fields = identity.computation_fields(self._vllm_config, self._groups, weights, drafter)
         instance = str(self._vllm_config.kv_transfer_config.engine_id)
         if epoch:
             # What the weights are now is not known from files: nobody shares this namespace.
@@ -201,7 +206,7 @@ class Link:
             instance += f"/{shard}"
             ranks = compat.Ranks(ranks.replicas, 1, ranks.replicas)
             rank, own = rank % ranks.replicas, 0
-        fields = identity.computation_fields(self._vllm_config, self._groups, weights, self._drafter)
+        fields = self._fields | {"weights": weights}
         logger.info("OrbitKV identity (%s): %s", self._part.name, identity.describe(fields))
         representation = b""
         if self._representation:
