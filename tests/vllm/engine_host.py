@@ -12,6 +12,8 @@ import sys
 import time
 import traceback
 
+import weight_files
+
 
 def _connector(options):
     """Ours; with "children" it is the one that is called "orbitkv" among them, in that order."""
@@ -63,6 +65,9 @@ class Host:
         } | setup["llm"]
         if setup.get("connector") is not None:
             settings["kv_transfer_config"] = _connector(dict(setup["connector"]))
+        if settings.pop("weights_from_files", False):
+            weight_files.register()
+            settings["weight_transfer_config"] = {"backend": weight_files.BACKEND}
         if settings.pop("kv_events", False):
             settings["kv_events_config"] = {"enable_kv_cache_events": True, "publisher": "null"}
         self._llm = LLM(**settings)
@@ -117,8 +122,29 @@ class Host:
         self._llm.collective_rpc("reload_weights", kwargs={"weights_path": folder})
         return True
 
+    def transfer_weights(self, file):
+        """As a trainer does it that sends them, with a backend that takes them out of a file."""
+        self._llm.init_weight_transfer_engine({"init_info": {}})
+        self._llm.start_weight_update()
+        self._llm.update_weights({"update_info": {"file": file}})
+        self._llm.finish_weight_update()
+        return True
+
+    def load_into_model(self, file):
+        """As a trainer's own code in the worker does it. Only the norms: the CPU build has packed the rest."""
+
+        def load(worker, file):
+            from safetensors.torch import load_file
+
+            weights = {name: tensor for name, tensor in load_file(file).items() if "norm" in name}
+            worker.model_runner.get_model().load_weights(weights.items())
+
+        self._llm.collective_rpc(load, args=(file,))
+        return True
+
     def metrics(self):
-        return {metric.name: getattr(metric, "value", None) for metric in self._llm.get_metrics()}
+        """The values; of a histogram, how much was counted."""
+        return {m.name: getattr(m, "value", getattr(m, "count", None)) for m in self._llm.get_metrics()}
 
     def samples(self, name):
         """Labels and value of each sample of one metric."""

@@ -347,6 +347,22 @@ def test_a_reload_is_noticed_once_by_everybody_who_watches(watched):
     assert told.take_news() == (True, {}), "the next one is told again"
 
 
+def test_a_model_that_is_given_weights_is_noticed(watched):
+    class Base:
+        def load_weights(self, weights):
+            return set(weights)
+
+    class Model(Base):
+        pass
+
+    told, _ = watched
+    told.watch(Model)
+    assert Base().load_weights("a") == {"a"} and told.may_save(None), "models of other classes are not ours"
+    assert Model().load_weights("b") == {"b"}
+    assert told.take_news() == (True, {})
+    assert not told.may_load(None) and not told.may_save(None)
+
+
 def test_an_adapter_is_known_by_what_was_loaded(watched, folder):
     told, manager = watched
     content = content_digest(folder)

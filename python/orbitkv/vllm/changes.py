@@ -1,7 +1,8 @@
 """Notices in a worker that vLLM replaces weights in place or loads an adapter, which no hook of a connector tells.
 
-The methods that do so are wrapped in their classes, once for each process. Methods that a version of vLLM does not
-have are left out; an adapter whose loading was not seen is never saved.
+The methods that do so are wrapped in their classes, once for each process: vLLM's own, and the model's `load_weights`,
+which trainers call by themselves. Methods that a version of vLLM does not have are left out; an adapter whose loading
+was not seen is never saved.
 
 Threads: the worker's. Owns nothing: a `Changes` that is gone is told no more.
 """
@@ -19,8 +20,9 @@ from orbitkv.vllm.lora import Adapter
 
 # Only modules that the worker has imported are looked at.
 WORKER = ("vllm.v1.worker.gpu_worker", "Worker")
+WORKER_METHODS = ("reload_weights", "reset_weights", "start_weight_update", "update_weights", "finish_weight_update")
 REPLACE_WEIGHTS = (
-    (*WORKER, ("reload_weights", "start_weight_update", "update_weights", "finish_weight_update")),
+    (*WORKER, WORKER_METHODS),
     ("vllm.v1.worker.gpu_model_runner", "GPUModelRunner", ("reload_weights",)),
     ("vllm.v1.worker.gpu.model_runner", "GPUModelRunner", ("reload_weights",)),
 )
@@ -38,10 +40,13 @@ class Changes:
         self._news: dict[int, bytes] = {}
         self._told_of_weights = False
 
-    def watch(self) -> None:
+    def watch(self, model: type | None = None) -> None:
+        """To be called when the model, which is of this class, has its first weights."""
         for module, name, methods in REPLACE_WEIGHTS:
-            _wrap(module, name, methods, _replacing_weights)
-        _wrap(*LOAD_ADAPTER, _loading_adapter)
+            _wrap(_imported(module, name), methods, _replacing_weights)
+        _wrap(model, ("load_weights",), _replacing_weights)
+        module, name, methods = LOAD_ADAPTER
+        _wrap(_imported(module, name), methods, _loading_adapter)
         _told.add(self)
 
     def replaced_weights(self) -> None:
@@ -73,8 +78,11 @@ class Changes:
         return weights, news
 
 
-def _wrap(module: str, name: str, methods: tuple[str, ...], wrapper: Callable[[Any], Any]) -> None:
-    owner = getattr(sys.modules.get(module), name, None)
+def _imported(module: str, name: str) -> type | None:
+    return getattr(sys.modules.get(module), name, None)
+
+
+def _wrap(owner: type | None, methods: tuple[str, ...], wrapper: Callable[[Any], Any]) -> None:
     for method in methods:
         original = getattr(owner, method, None)
         if original is not None and not hasattr(original, _MARK):

@@ -5,6 +5,7 @@ Checked with 0.32.0 and 0.33.0. What this file does not know is refused by name 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -288,6 +289,16 @@ def pipeline_split() -> list[int]:
     """Layers are split evenly over the stages unless this variable says otherwise."""
     text = os.environ.get("VLLM_PP_LAYER_PARTITION", "")
     return [int(part) for part in text.split(",")] if text else []
+
+
+def model_class(vllm_config: Any) -> type | None:
+    """Of the model that a worker has loaded; None where vLLM does not say."""
+    with contextlib.suppress(Exception):
+        from vllm.model_executor.model_loader.utils import get_model_architecture
+
+        found: type = get_model_architecture(vllm_config.model_config)[0]
+        return found
+    return None
 
 
 def lora_dtype(vllm_config: Any) -> str:

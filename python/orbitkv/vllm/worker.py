@@ -83,7 +83,7 @@ class WorkerSide:
 
     def register(self, kv_caches: dict[str, Any]) -> None:
         self._rank = compat.rank_of_this_worker(self._vllm_config)
-        self._changes.watch()
+        self._changes.watch(compat.model_class(self._vllm_config))
         self._kv_caches = kv_caches
         representations = self._read_pages()
         for number, fields in enumerate(representations):
