@@ -48,7 +48,8 @@ class OrbitKVConnector(compat.KVConnectorBase_V1, compat.SupportsHMA):  # type: 
             offers = False
             logger.warning(
                 "OrbitKV saves blocks but offers no hits: with kv_load_failure_policy 'fail' a failed load would fail "
-                "the request. Set kv_load_failure_policy to 'recompute', or orbitkv.load_with_fail_policy to true."
+                "the request. Set kv_load_failure_policy to 'recompute' (under MultiConnector both in its own and in "
+                "OrbitKV's configuration), or orbitkv.load_with_fail_policy to true."
             )
         if offers and not compat.attends_to_prefixes(vllm_config):
             offers = False
@@ -56,6 +57,12 @@ class OrbitKVConnector(compat.KVConnectorBase_V1, compat.SupportsHMA):  # type: 
                 "OrbitKV saves blocks but offers no hits: on CPUs without AMX vLLM computes latent attention (MLA) "
                 "only from a prompt's start."
             )
+        logger.info(
+            "OrbitKV: Cache Manager at %s, saves %s, hits %s",
+            ", ".join(options.tp_shard_bootstrap_sockets or (options.bootstrap_socket,)),
+            options.save if options.saves else "nothing",
+            "on" if offers else "off",
+        )
         link = Link(vllm_config, groups, options, Part("scheduler", 0, ranks, "vllm scheduler"))
         layers = [len(group.layer_names) for group in kv_cache_config.kv_cache_groups]
         block_bytes = [count * group.page_bytes for count, group in zip(layers, groups, strict=True)]
