@@ -47,6 +47,7 @@ class Plan:
     environment: dict[str, str]
     socket: str
     added: list[str]
+    warning: str = ""
 
 
 def kv_transfer_config(manager_socket: str) -> dict[str, Any]:
@@ -104,6 +105,15 @@ def given_config(command: Sequence[str]) -> str | None:
     return content if CONFIG[2:] in content.replace("_", "-") else None
 
 
+def _warning_of(text: str) -> str:
+    """MultiConnector's children do not see its policy, so only here can it be told that it is missing."""
+    with contextlib.suppress(ValueError, AttributeError, TypeError):
+        config = json.loads(text)
+        if config.get("kv_connector") == "MultiConnector" and config.get("kv_load_failure_policy") != "recompute":
+            return f"MultiConnector in {CONFIG} has no kv_load_failure_policy 'recompute': failed loads fail requests"
+    return ""
+
+
 def _socket_in(text: str) -> str | None:
     with contextlib.suppress(ValueError, AttributeError, TypeError):
         config = json.loads(text)
@@ -137,7 +147,7 @@ def plan(command: Sequence[str], manager_socket: str | None, environment: Mappin
     if not changed.get("PYTHONHASHSEED"):
         changed["PYTHONHASHSEED"] = "0"
         added.append("PYTHONHASHSEED=0")
-    return Plan(full, changed, path, added)
+    return Plan(full, changed, path, added, _warning_of(given or ""))
 
 
 # ---- the Manager ----------------------------------------------------------------------------------------------------
@@ -255,6 +265,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return error.status
     added = "; added " + " ".join(chosen.added) if chosen.added else "; added nothing"
     print(f"orbitkv run: {manager}{added}", file=sys.stderr, flush=True)
+    if chosen.warning:
+        print(f"orbitkv run: warning: {chosen.warning}", file=sys.stderr, flush=True)
     become(chosen)
 
 

@@ -61,7 +61,11 @@ def test_a_child_of_multiconnector_names_the_socket():
         "kv_connector": "MultiConnector",
         "kv_connector_extra_config": {"connectors": [{"kv_connector": "X"}, child]},
     }
-    assert run.plan([*SERVE, run.CONFIG, json.dumps(both)], None, {}).socket == "/child.sock"
+    plan = run.plan([*SERVE, run.CONFIG, json.dumps(both)], None, {})
+    assert plan.socket == "/child.sock"
+    assert "recompute" in plan.warning, "vLLM's own default would fail requests"
+    both["kv_load_failure_policy"] = "recompute"
+    assert run.plan([*SERVE, run.CONFIG, json.dumps(both)], None, {}).warning == ""
 
 
 @pytest.mark.parametrize(
