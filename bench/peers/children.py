@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from harness.processes import SHARED_MEMORY, session_pids, shared_memory
+from harness.processes import SHARED_MEMORY, session_pids, shared_memory, wait_until
 
 HERE = Path(__file__).resolve().parent
 END_LIMIT_S = 30
@@ -83,12 +83,14 @@ class Child:
             self._process.wait(END_LIMIT_S)
         except (BrokenPipeError, subprocess.TimeoutExpired):
             pass
-        for pid in session_pids(self._process.pid):
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
-        self._process.wait(END_LIMIT_S)
-        self._process.stdout.close()
-        for path in named - self._foreign:
-            path.unlink(missing_ok=True)
+        finally:  # also when this process is told to end
+            for pid in session_pids(self._process.pid):
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    continue
+            self._process.wait(END_LIMIT_S)
+            wait_until(lambda: not session_pids(self._process.pid), END_LIMIT_S)
+            self._process.stdout.close()
+            for path in named - self._foreign:
+                path.unlink(missing_ok=True)

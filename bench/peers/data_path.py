@@ -19,7 +19,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from children import Child, ChildError
-from peer import BLOCKS, HOST, Config, Geometry, Peer, cpu_seconds
+from peer import BLOCKS, HOST, Config, Geometry, Peer, cpu_seconds, failure_text
 from report import CEILING, Record, RowKind
 
 POOL_BYTES = 3 << 30
@@ -140,7 +140,7 @@ def measure(peer: Peer, folder: Path) -> tuple[dict[str, float], dict[str, str],
             load_all(loader, values, whys)
             idle(peer, values)
     except (RuntimeError, OSError, subprocess.SubprocessError) as error:
-        return values, whys, f"failed: {str(error)[:300]}"
+        return values, whys, failure_text(error)
     finally:
         peer.close()
     return values, whys, ""

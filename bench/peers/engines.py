@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from children import Child, ChildError
-from peer import Config, Peer
+from peer import Config, Peer, failure_text
 from report import Record, RowKind
 
 BLOCK_TOKENS = 128  # vLLM's own choice on a CPU
@@ -253,7 +253,7 @@ def measure(peer: Peer, number: int, model: Path, folder: Path) -> tuple[Run, st
         with closing(Engine(peer, model, folder / "engine2.log")) as engine:
             second_engine(peer, engine, run, config)
     except (RuntimeError, OSError, subprocess.SubprocessError) as error:
-        return run, f"failed: {str(error)[:300]}"
+        return run, failure_text(error)
     finally:
         peer.close()
     return run, ""

@@ -19,7 +19,7 @@ from pathlib import Path
 from children import ChildError
 from data_path import BLOCK_TOKENS, SIZES, Client
 from harness.processes import shared_memory, wait_until
-from peer import BLOCKS, Config, Peer
+from peer import BLOCKS, Config, Peer, failure_text
 from report import Record, RowKind
 
 POOL_BYTES = 1 << 30
@@ -152,7 +152,7 @@ def measure(peer: Peer, number: int, folder: Path) -> tuple[Outcome, str]:
         for path in left:
             path.unlink()
     except (RuntimeError, OSError, subprocess.SubprocessError) as error:
-        return outcome, f"failed: {str(error)[:300]}"
+        return outcome, failure_text(error)
     finally:
         peer.close()
     return outcome, ""

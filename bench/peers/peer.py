@@ -25,6 +25,11 @@ class NotRunError(RuntimeError):
     """The peer cannot be measured here; the message is the reason that the report gives."""
 
 
+def failure_text(error: Exception) -> str:
+    """One line for the report."""
+    return "failed: " + " ".join(str(error).split())[:300]
+
+
 @dataclass(frozen=True)
 class Config:
     """`folder`: of this start alone, for sockets, logs and files. `block_tokens`: 0 leaves the peer its default."""

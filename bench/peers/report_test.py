@@ -88,6 +88,7 @@ class Tables(unittest.TestCase):
     def test_equal_reasons_share_a_note(self):
         text = report.suite_table("T", [row_of(FAST, a=None, b=None)], {})
         self.assertIn("|load|GB/s|- (1)|- (1)|", text)
+        self.assertNotIn("2. ", text)
 
     def test_a_remark_on_a_value_is_a_note_too(self):
         row = Row(SLOW, {"a": Cell([3.0], "computed")})

@@ -201,7 +201,7 @@ def main() -> int:
     absent = available(wanted)
     found: dict[str, Records] = {}
     with tempfile.TemporaryDirectory(prefix="orbitkv-peers-") as temporary:
-        scratch = options.keep or Path(temporary)
+        scratch = options.keep.resolve() if options.keep else Path(temporary)
         scratch.mkdir(parents=True, exist_ok=True)
         for suite in chosen:
             running = [name for name in SUITES[suite].peers if name in wanted and name not in absent]

@@ -1,5 +1,7 @@
 """Tests of what the suites count by themselves: sockets, order of the peers, records of failed passes."""
 
+import contextlib
+import io
 import sys
 import tempfile
 import unittest
@@ -75,6 +77,9 @@ class Environments(unittest.TestCase):
         where = mock.patch.object(environments, "ROOT", Path(self.root.name))
         where.start()
         self.addCleanup(where.stop)
+        silence = contextlib.redirect_stdout(io.StringIO())
+        silence.__enter__()
+        self.addCleanup(silence.__exit__, None, None, None)
 
     def test_an_environment_is_complete_with_the_stamp_of_its_list_only(self):
         self.assertFalse(environments.complete("redis"))
