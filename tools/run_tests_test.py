@@ -6,9 +6,12 @@ import sys
 import tempfile
 import unittest
 from pathlib import Path
+from unittest import mock
 
 import run_tests
+import vllm_rig
 from run_tests import Outcome, Step
+from vllm_rig import VARIANTS
 
 JUNIT = """<testsuite tests="4"><testcase name="a"/><testcase name="b"><failure message="no"/></testcase>
 <testcase name="c"><error/></testcase><testcase name="d"><skipped/></testcase></testsuite>"""
@@ -52,6 +55,29 @@ class RunTests(unittest.TestCase):
         self.assertEqual(run_tests.run_step(Step("s", [sys.executable, "-c", "print(6 * 7); exit(5)"]), log), 5)
         self.assertEqual(run_tests.last_line(log), "42")
         self.assertEqual(run_tests.run_step(Step("s", [str(self.folder / "nothing")]), log), 127)
+
+    def test_every_vllm_is_tested_whole_in_the_long_form_and_in_part_in_the_short_one(self):
+        for long in (False, True):
+            steps = {step.name: step for step in run_tests.vllm_steps(long)}
+            self.assertEqual(list(steps)[2:], ["make the other vLLMs", *(f"vllm {name}" for name in VARIANTS)])
+            self.assertEqual("-m" in steps["vllm"].command[3:], not long)
+            for name in VARIANTS:
+                step = steps[f"vllm {name}"]
+                self.assertEqual(step.environment[vllm_rig.SWITCH], name)
+                self.assertEqual(step.command[-1], "tests/vllm" if long else "each_vllm and not long")
+
+    def test_without_the_other_vllms_the_group_fails(self):
+        ending = [sys.executable, "-c", "import sys; sys.exit('no download')"]
+        made = [Step("make the other vLLMs", ending), Step("vllm other", ending, self.report)]
+        with (
+            mock.patch.object(run_tests, "GROUPS", {"vllm": lambda _long: made}),
+            mock.patch.object(run_tests, "OUT", self.folder),
+            mock.patch.object(run_tests, "ROOT", self.folder),
+            mock.patch("builtins.print"),
+        ):
+            outcome = run_tests.run_group("vllm", True)
+        self.assertEqual((outcome.passed, outcome.failed), (0, 2))
+        self.assertEqual(outcome.notes, ["make the other vLLMs: exit status 1", "vllm other: no test ran"])
 
 
 if __name__ == "__main__":

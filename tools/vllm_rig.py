@@ -63,6 +63,8 @@ def environment(variant: Variant) -> dict[str, str]:
         path = [str(folder(variant.version)), os.environ.get("PYTHONPATH", "")]
         values["PYTHONPATH"] = os.pathsep.join(part for part in path if part)
         values["VLLM_TARGET_DEVICE"] = "cpu"
+        # Compiled once, by whoever imports it first: pip is not there to do it.
+        values["PYTHONDONTWRITEBYTECODE"] = ""
     if variant.runner == "v2":
         # V2's own kernels are written in Triton, whose interpreter runs them on a CPU.
         values |= {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
@@ -76,6 +78,7 @@ def enter(variant: Variant) -> None:
         if not complete(folder(variant.version), variant.version):
             sys.exit(f"vllm_rig: {folder(variant.version)} is missing or of another time; run tools/vllm_rig.py")
         sys.path.insert(0, str(folder(variant.version)))
+        sys.dont_write_bytecode = False
     os.environ.update(environment(variant))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import tempfile
 import unittest
 import zipfile
@@ -74,7 +75,24 @@ class VllmRig(unittest.TestCase):
             self.assertEqual(vllm_rig.environment(OWN), {"VLLM_USE_V2_MODEL_RUNNER": "0"})
             values = vllm_rig.environment(VARIANTS["0.33-v2"])
         self.assertEqual(values["PYTHONPATH"], f"{self.root}/.venv-vllm-0.33.0:/own")
+        self.assertEqual(values["PYTHONDONTWRITEBYTECODE"], "", "vLLM's source is not compiled in every process")
         self.assertEqual((values["VLLM_USE_V2_MODEL_RUNNER"], values["TRITON_INTERPRET"]), ("1", "1"))
+
+    def test_one_that_is_not_made_or_of_another_time_is_not_entered(self):
+        modules = {name: module for name, module in sys.modules.items() if name != "vllm"}
+        with (
+            mock.patch.dict(sys.modules, modules, clear=True),
+            mock.patch.dict(os.environ),
+            mock.patch.object(sys, "path", list(sys.path)),
+            mock.patch.object(sys, "dont_write_bytecode", True),
+        ):
+            with self.assertRaisesRegex(SystemExit, r"0\.33\.0 is missing"):
+                vllm_rig.enter(VARIANTS["0.33-v1"])
+            with mock.patch.object(vllm_rig, "download", self.wheel), mock.patch("builtins.print"):
+                made = vllm_rig.make("0.33.0")
+            vllm_rig.enter(VARIANTS["0.33-v1"])
+            self.assertEqual(sys.path[0], str(made))
+            self.assertFalse(sys.dont_write_bytecode)
 
     def test_a_name_that_nobody_knows_is_refused(self):
         with mock.patch.dict(os.environ, {vllm_rig.SWITCH: "0.34"}), self.assertRaisesRegex(SystemExit, r"0\.33-v1"):
