@@ -1,6 +1,9 @@
 """What is refused by name, how pages are found in tensors, and which of vLLM's hooks the connector has."""
 
+import ast
+import importlib.util
 import inspect
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -24,7 +27,7 @@ from vllm.v1.kv_cache_interface import (
 )
 from vllm.v1.kv_cache_layout import KVCacheLayout
 
-from orbitkv.vllm import OrbitKVConnector, compat, pages, register
+from orbitkv.vllm import OrbitKVConnector, changes, compat, pages, register
 
 pytestmark = pytest.mark.each_vllm
 
@@ -413,3 +416,29 @@ def test_registering_twice_is_harmless():
     register()
     register()
     assert KVConnectorFactory.get_connector_class_by_name("OrbitKVConnector") is OrbitKVConnector
+
+
+# Methods of a worker that are about weights and change none.
+HARMLESS = {
+    "compute_weight_checksums",
+    "init_weight_transfer_engine",
+    "shutdown_weight_transfer_engine",
+    "supports_draft_weight_updates",
+}
+
+
+def methods_of(module, name):
+    """From the source: the modules of a GPU's workers cannot all be imported without one."""
+    tree = ast.parse(Path(importlib.util.find_spec(module).origin).read_text())
+    (found,) = (node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name)
+    return {node.name for node in found.body if isinstance(node, ast.FunctionDef)}
+
+
+@pytest.mark.parametrize(("module", "name", "methods"), [*changes.REPLACE_WEIGHTS, changes.SLEEP, changes.LOAD_ADAPTER])
+def test_vllm_has_the_methods_that_are_watched(module, name, methods):
+    assert set(methods) <= methods_of(module, name)
+
+
+def test_no_other_method_of_a_worker_changes_weights():
+    about = {name for name in methods_of(*changes.WORKER) if "weight" in name and not name.startswith("_")}
+    assert about == set(changes.REPLACE_WEIGHTS[0][2]) | HARMLESS

@@ -312,6 +312,9 @@ class Runner:
     def reload_weights(self, path):
         return f"reloaded {path}"
 
+    def sleep(self, level=1):
+        return f"slept at {level}"
+
     def _load_adapter(self, lora_request):
         return lora_request.lora_name
 
@@ -320,9 +323,11 @@ class Runner:
 def watched(monkeypatch):
     class Fresh(Runner):
         reload_weights = Runner.reload_weights
+        sleep = Runner.sleep
         _load_adapter = Runner._load_adapter
 
     monkeypatch.setattr(changes, "REPLACE_WEIGHTS", ((__name__, "Watched", ("reload_weights", "not_there")),))
+    monkeypatch.setattr(changes, "SLEEP", (__name__, "Watched", ("sleep",)))
     monkeypatch.setattr(changes, "LOAD_ADAPTER", (__name__, "Watched", ("_load_adapter",)))
     monkeypatch.setitem(globals(), "Watched", Fresh)
     told = Changes()
@@ -360,6 +365,15 @@ def test_a_model_that_is_given_weights_is_noticed(watched):
     assert Base().load_weights("a") == {"a"} and told.may_save(None), "models of other classes are not ours"
     assert Model().load_weights("b") == {"b"}
     assert told.take_news() == (True, {})
+    assert not told.may_load(None) and not told.may_save(None)
+
+
+def test_a_sleep_that_throws_the_weights_away_is_noticed(watched):
+    told, runner = watched
+    assert runner.sleep() == "slept at 1"
+    assert runner.sleep(level=1) == "slept at 1"
+    assert told.may_load(None) and told.may_save(None)
+    assert runner.sleep(2) == "slept at 2"
     assert not told.may_load(None) and not told.may_save(None)
 
 

@@ -20,12 +20,20 @@ from orbitkv.vllm.lora import Adapter
 
 # Only modules that the worker has imported are looked at.
 WORKER = ("vllm.v1.worker.gpu_worker", "Worker")
-WORKER_METHODS = ("reload_weights", "reset_weights", "start_weight_update", "update_weights", "finish_weight_update")
+WORKER_METHODS = (
+    "reload_weights",
+    "reset_weights",
+    "start_weight_update",
+    "start_draft_weight_update",
+    "update_weights",
+    "finish_weight_update",
+)
 REPLACE_WEIGHTS = (
     (*WORKER, WORKER_METHODS),
     ("vllm.v1.worker.gpu_model_runner", "GPUModelRunner", ("reload_weights",)),
     ("vllm.v1.worker.gpu.model_runner", "GPUModelRunner", ("reload_weights",)),
 )
+SLEEP = (*WORKER, ("sleep",))
 LOAD_ADAPTER = ("vllm.lora.worker_manager", "WorkerLoRAManager", ("_load_adapter",))
 
 _MARK = "_orbitkv_watched"
@@ -45,6 +53,8 @@ class Changes:
         for module, name, methods in REPLACE_WEIGHTS:
             _wrap(_imported(module, name), methods, _replacing_weights)
         _wrap(model, ("load_weights",), _replacing_weights)
+        module, name, methods = SLEEP
+        _wrap(_imported(module, name), methods, _sleeping)
         module, name, methods = LOAD_ADAPTER
         _wrap(_imported(module, name), methods, _loading_adapter)
         _told.add(self)
@@ -91,13 +101,28 @@ def _wrap(owner: type | None, methods: tuple[str, ...], wrapper: Callable[[Any],
             setattr(owner, method, wrapped)
 
 
+def _tell_of_weights() -> None:
+    for changes in list(_told):
+        changes.replaced_weights()
+
+
 def _replacing_weights(original: Any) -> Any:
     def replace(self: Any, *args: Any, **kwargs: Any) -> Any:
-        for changes in list(_told):
-            changes.replaced_weights()
+        _tell_of_weights()
         return original(self, *args, **kwargs)
 
     return replace
+
+
+def _sleeping(original: Any) -> Any:
+    """At level 2 the weights are thrown away, and whatever lies in their place is computed with after the sleep."""
+
+    def sleep(self: Any, level: int = 1, *args: Any, **kwargs: Any) -> Any:
+        if level > 1:
+            _tell_of_weights()
+        return original(self, level, *args, **kwargs)
+
+    return sleep
 
 
 def _loading_adapter(original: Any) -> Any:
