@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
-from harness.processes import kill_session, session_pids, shared_memory
+import forks
 
-HERE = Path(__file__).resolve().parent
+from harness.processes import kill_session, session_pids, shared_memory
 
 ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
@@ -34,7 +33,11 @@ class EngineError(RuntimeError):
 
 
 class Engine:
-    """`connector`: the orbitkv.* options (and "policy"), or None for a plain engine. `llm`: arguments of vllm.LLM."""
+    """`connector`: the orbitkv.* options (and "policy"), or None for a plain engine. `llm`: arguments of vllm.LLM.
+
+    `processes`: scheduler and workers have processes of their own: "spawn" starts them as vLLM does on a CPU, each of
+    which imports vLLM again; True forks them, as vLLM does elsewhere.
+    """
 
     def __init__(self, log, model, connector=None, *, processes=False, environment=None, **llm):
         self.log = Path(log)
@@ -44,16 +47,10 @@ class Engine:
             environment["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"  # functions are sent to single ranks
             llm = {"distributed_executor_backend": "mp"} | llm
         with self.log.open("ab") as stream:
-            self.process = subprocess.Popen(
-                [sys.executable, str(HERE / "engine_host.py")],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=stream,
-                text=True,
-                env=environment,
-                start_new_session=True,  # so that a kill reaches the engine's own processes too
-            )
-        self._send({"llm": {"model": str(model)} | llm, "connector": connector})
+            # In a session of its own, so that a kill reaches the engine's own processes too.
+            self.process = forks.server().start(environment, stream.fileno())
+        forks_workers = processes and processes != "spawn"
+        self._send({"llm": {"model": str(model)} | llm, "connector": connector, "forks_workers": forks_workers})
         self._receive()
 
     def _send(self, value):

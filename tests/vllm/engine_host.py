@@ -1,10 +1,11 @@
 """One vLLM engine in a process of its own, driven by JSON lines: a command on stdin, its answer on stdout.
 
-Started by engine.py. Commands are the functions of class Host whose names do not begin with an underscore.
+Forked by forks.py. Commands are the functions of class Host whose names do not begin with an underscore.
 """
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -49,8 +50,11 @@ def _our_part(connector):
 
 class Host:
     def __init__(self, setup):
-        from vllm import LLM
+        from vllm import LLM, envs
 
+        if setup["forks_workers"]:
+            # Behind the back of vLLM's CPU platform, which sets the variable itself.
+            envs.environment_variables["VLLM_WORKER_MULTIPROC_METHOD"] = lambda: "fork"
         settings = {
             "skip_tokenizer_init": True,
             "dtype": "float32",
@@ -424,6 +428,11 @@ class Host:
         worker.shutdown = end
         return True
 
+    def python_blocks(self):
+        """Pieces of memory that Python's objects take now; those that nobody refers to are freed before."""
+        gc.collect()
+        return sys.getallocatedblocks()
+
     def statuses(self):
         return sorted(request.status.name for request in self._scheduler.requests.values())
 
@@ -464,7 +473,3 @@ def main():
         except Exception:
             answer({"error": traceback.format_exc()})
     host._llm.llm_engine.engine_core.shutdown()
-
-
-if __name__ == "__main__":
-    main()

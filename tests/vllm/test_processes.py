@@ -40,14 +40,14 @@ def stored_components(manager):
 
 
 def restored_after_restart(
-    start_engine, manager, options, prompts, blocks, *, count=resident_blocks, then=None, **settings
+    start_engine, manager, options, prompts, blocks, *, count=resident_blocks, then=None, processes=True, **settings
 ):
     """`blocks`: of the prompts, by `count`, which the Manager must hold before the engine is killed.
 
-    `then(engine, cold, warm)` goes on with the second engine.
+    `then(engine, cold, warm)` goes on with the second engine. `processes`: of the first one.
     """
     before = count(manager)
-    first = start_engine(options, processes=True, **settings)
+    first = start_engine(options, processes=processes, **settings)
     cold = one_by_one(first, prompts)
     warm = one_by_one(first, prompts)
     assert wait_until(lambda: count(manager) >= before + blocks, 20), "the saves were not stored"
@@ -119,7 +119,7 @@ def test_two_ranks(start_engine, manager, options):
             assert restored["cached"] == CACHED[2], "its blocks are good: the next load brings them"
             assert same([restored], warm[2:])
 
-    settings = {"tensor_parallel_size": 2, "then": one_rank_fails}
+    settings = {"tensor_parallel_size": 2, "processes": "spawn", "then": one_rank_fails}
     check(*restored_after_restart(start_engine, manager, options, PROMPTS, BLOCKS, **settings), CACHED)
 
 
