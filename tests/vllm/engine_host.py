@@ -5,7 +5,7 @@ Forked by forks.py. Commands are the functions of class Host whose names do not 
 
 from __future__ import annotations
 
-import gc
+import ctypes
 import json
 import os
 import signal
@@ -46,6 +46,26 @@ def _our_part(connector):
     """Of a connector of which ours may be a child."""
     children = getattr(connector, "sub_connectors", [connector])
     return next(child for child in children if type(child).__name__ == "OrbitKVConnector")
+
+
+class MallocInfo(ctypes.Structure):
+    """glibc's struct mallinfo2."""
+
+    _fields_ = tuple(
+        (name, ctypes.c_size_t)
+        for name in (
+            *("arena", "ordblks", "smblks", "hblks", "hblkhd"),
+            *("usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"),
+        )
+    )
+
+
+def allocated_bytes():
+    """What malloc has given out: the process has more, in pieces that are free."""
+    ask = ctypes.CDLL(None).mallinfo2
+    ask.restype = MallocInfo
+    info = ask()
+    return info.uordblks + info.hblkhd
 
 
 class Host:
@@ -428,10 +448,22 @@ class Host:
         worker.shutdown = end
         return True
 
-    def python_blocks(self):
-        """Pieces of memory that Python's objects take now; those that nobody refers to are freed before."""
-        gc.collect()
-        return sys.getallocatedblocks()
+    def holds(self):
+        """Entries of all collections in OrbitKV's objects and modules, but for those with a limit; memory in use."""
+        roots = [module for name, module in sys.modules.items() if name.startswith("orbitkv")]
+        counts = []
+        self._count([self._ours, self._worker, *roots], counts, set())
+        return {"entries": sum(counts), "allocated KiB": allocated_bytes() >> 10}
+
+    def _count(self, owners, counts, seen):
+        for owner in owners:
+            if id(owner) in seen or hasattr(owner, "_limit"):
+                continue
+            seen.add(id(owner))
+            values = [value for name, value in vars(owner).items() if not name.startswith("__")]
+            counts += [len(value) for value in values if isinstance(value, (dict, list, set))]
+            ours = [value for value in values if type(value).__module__.startswith("orbitkv")]
+            self._count([value for value in ours if hasattr(value, "__dict__")], counts, seen)
 
     def statuses(self):
         return sorted(request.status.name for request in self._scheduler.requests.values())
