@@ -60,6 +60,7 @@ def store(engine, prompts, **more):
 # ---- where a request ends -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.each_vllm
 @pytest.mark.parametrize("n", [4, 5, 6], ids=["partial", "full", "one over"])
 def test_a_finish_around_the_end_of_a_block(plain, clean, reference, n):
     """Of 60 tokens and the answer all but the last token are in the cache: 63, 64 and 65 of them."""
@@ -105,6 +106,7 @@ def test_a_long_answer_is_saved_while_it_grows(clean, reference):
 # ---- several at once ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.each_vllm
 def test_equal_prompts_at_once_load_once(clean, reference):
     prompt = tokens(300, 230)
     _, (warm,) = reference([prompt])
@@ -234,6 +236,7 @@ def test_a_manager_without_room_costs_saves_and_nothing_else(start_engine, optio
 # ---- pauses, resets, ends -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.each_vllm
 def test_a_pause_in_the_middle_of_a_load_and_of_an_answer(clean, reference):
     prompts = [tokens(300, 280), tokens(90, 281)]
     cold, warm = reference(prompts, 30)
@@ -253,6 +256,7 @@ def test_a_pause_in_the_middle_of_a_load_and_of_an_answer(clean, reference):
     assert near(outputs, [cold[1], warm[0]])
 
 
+@pytest.mark.each_vllm
 @pytest.mark.parametrize("moved", [False, True], ids=["same place", "elsewhere"])
 def test_pages_that_went_away_and_came_back(clean, reference, moved):
     first, second = tokens(300, 290 + moved), tokens(200, 295 + moved)

@@ -92,8 +92,10 @@ def test_a_cache_of_another_type(shape, manager):
     assert used < blocks * 2 * (2 * 32 * 64) * 2, "a byte for each number, not four"
 
 
-def test_guesses_by_ngram(shape):
+def test_guesses_by_ngram(shape, variant):
     """Rejected guesses are computed and never saved."""
+    if variant.runner == "v2":
+        pytest.skip("Triton's interpreter does not run the n-gram kernel of vLLM's runner V2: a mask of integers")
     guess = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3, "prompt_lookup_min": 1}
     engine = shape("seeded", speculative_config=guess)
     prompts = [(tokens(20, 31) * 8)[:150], tokens(100, 32)]
