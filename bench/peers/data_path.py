@@ -30,7 +30,7 @@ SIZES = {
     "1M": Geometry(1 << 20, layers=16, kv_heads=8),
 }
 ROUNDS = {"64K": 5, "256K": 5, "1M": 3}
-TIMES = 200
+TIMES = 100
 BLOCK_TOKENS = Geometry(1, 1, 1).block_tokens
 CALL_LIMIT_S = 120.0
 IDLE_S = 2.0
@@ -97,8 +97,8 @@ def load_all(loader: Child, values: dict[str, float], whys: dict[str, str]) -> N
         if size == "1M":
             values["cpu.load_1M"] = loaded["spent_s"] / (len(prompts[1:]) * BLOCKS * geometry.block_bytes / GIB)
         one = loader.call("load_one", prompts=prompts[1:], times=TIMES)
-        if not all(one["right"]):
-            raise ChildError(f"a block of {size} that was loaded alone is wrong")
+        if one["missed"] or not one["right"]:
+            raise ChildError(f"{one['missed']} of {TIMES} loads of one block of {size} missed, right: {one['right']}")
         values[f"load_one.{size}"] = statistics.median(one["us"])
         if one["blocks"] > 1:
             whys[f"load_one.{size}"] = f"{one['blocks']} blocks, as it has no smaller unit"

@@ -107,10 +107,13 @@ class Child:
             if turn > 0:
                 for number, history in enumerate(histories):
                     history += prompt(6000 + 100 * turn + number, more_tokens)
-            tokens = sum(map(len, histories)) + conversations * answer_tokens
+            prompt_tokens = sum(map(len, histories))
+            tokens = prompt_tokens + conversations * answer_tokens
             begin = time.perf_counter()
             answers, cached = self._round(histories, answer_tokens, at_once)
-            rounds.append({"seconds": time.perf_counter() - begin, "tokens": tokens, "cached": cached})
+            rounds.append(
+                {"seconds": time.perf_counter() - begin, "tokens": tokens, "prompt": prompt_tokens, "cached": cached}
+            )
             for history, answer in zip(histories, answers, strict=True):
                 history += answer
         return {"rounds": rounds, "answers": [history[first_tokens:] for history in histories]}

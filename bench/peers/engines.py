@@ -31,9 +31,9 @@ SHORT_TOKENS = 528
 KV_BYTES = 64 << 20  # 4096 tokens
 POOL_BYTES = 2 << 30
 TALK = {
-    "conversations": 12,
-    "turns": 3,
-    "first_tokens": 1200,
+    "conversations": 13,
+    "turns": 2,
+    "first_tokens": 1400,
     "more_tokens": 200,
     "answer_tokens": 32,
     "at_once": 2,
@@ -52,9 +52,8 @@ KINDS = [
     RowKind("E", "kill.longest_stall_ms", "ms", "lower", "longest first token after the kill, less the median before"),
     RowKind("E", "kill.recovery_s", "s", "lower", "from the new server's start to the first hit, same engine"),
     RowKind("E", "kill.ttft_ms", "ms", "lower", f"first token, {SHORT_TOKENS} tokens, server dead, after the stall"),
-    RowKind(
-        "E", "talk.tokens_per_s", "tokens/s", "higher", "conversations from the second turn on, 5 times the engine's KV"
-    ),
+    RowKind("E", "talk.tokens_per_s", "tokens/s", "higher", "second turn of conversations, 5 times the engine's KV"),
+    RowKind("E", "talk.cached_percent", "%", "", "of their prompts' tokens, not computed"),
     RowKind("E", "ttft.own_cache_ms", "ms", "", "for comparison: vLLM's own prefix cache"),
     RowKind("E", "restored_tokens", "tokens", "", "tokens restored per prompt, same engine"),
     RowKind("E", "equal_answers", "%", "", "answers equal to those without a connector"),
@@ -186,6 +185,7 @@ def first_engine(peer: Peer, engine: Engine, run: Run) -> None:
     talk = engine.call("converse", **TALK)
     later = talk["rounds"][1:]
     run.put("talk.tokens_per_s", sum(turn["tokens"] for turn in later) / sum(turn["seconds"] for turn in later))
+    run.put("talk.cached_percent", 100 * sum(turn["cached"] for turn in later) / sum(turn["prompt"] for turn in later))
     run.answers += talk["answers"]
     engine.call("settle", seconds=0.5)
 

@@ -15,6 +15,8 @@ from harness.vllm_server import connector_config
 from peer import Client, Config, Geometry, Peer, key_bytes, plain_pages
 
 JOB_LIMIT_S = 30.0
+# A scheduler goes on without an answer after 50 ms; here everybody waits for it.
+QUERY_DEADLINE_MS = 5000
 
 
 class OrbitKV(Peer):
@@ -22,6 +24,7 @@ class OrbitKV(Peer):
     label = "OrbitKV"
     choices = (
         "--pool-path DIR: the pool outlives its Manager, as it does under systemd without a setting",
+        "query_deadline_ms 5000 in suites A and D: the client waits for an answer, as the others do",
         "kv_load_failure_policy recompute, as `orbitkv run` sets it",
     )
 
@@ -69,6 +72,7 @@ class OrbitKVClient(Client):
             role="both",
             computation_digest=digest,
             representation_digest=digest,
+            query_deadline_ms=QUERY_DEADLINE_MS,
         )
         self.views = plain_pages(geometry)
         self._orbitkv = orbitkv

@@ -75,8 +75,7 @@ def rows(
         cell = by_row.setdefault(record.row, {}).setdefault(record.peer, Cell())
         if record.value is not None:
             cell.values.append(record.value)
-        elif record.why:
-            cell.why = record.why
+        cell.why = record.why or cell.why
     made = []
     for kind in kinds:
         cells = by_row.get(kind.name)

@@ -38,6 +38,11 @@ class Rows(unittest.TestCase):
         (row,) = report.rows([FAST], records, ["other"], {})
         self.assertEqual((row.cells["other"].values, row.cells["other"].why), ([2.0], "failed: timeout"))
 
+    def test_a_remark_on_a_value_is_kept(self):
+        records = [Record("load", "other", 0, 2.0, "computed"), Record("load", "other", 1, 3.0)]
+        (row,) = report.rows([FAST], records, ["other"], {})
+        self.assertEqual((row.cells["other"].values, row.cells["other"].why), ([2.0, 3.0], "computed"))
+
     def test_kinds_without_any_record_make_no_row(self):
         self.assertEqual(report.rows([SLOW], [Record("load", "orbitkv", 0, 1.0)], ["orbitkv"], {}), [])
 
