@@ -9,12 +9,13 @@ import signal
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from harness.processes import SHARED_MEMORY, session_pids, shared_memory, wait_until
 
 HERE = Path(__file__).resolve().parent
 END_LIMIT_S = 30
+T = TypeVar("T", bound="Child")
 
 
 class ChildError(RuntimeError):
@@ -73,14 +74,21 @@ class Child:
         self._process.send_signal(signal.SIGKILL)
         self._process.wait(END_LIMIT_S)
 
-    def close(self) -> None:
-        """Ends it; nothing of it is left after this. The server's shared memory stays."""
+    def __enter__(self: T) -> T:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        """After a failure, or when this process is told to end, nobody waits for it."""
+        self.close(END_LIMIT_S if kind is None else 0)
+
+    def close(self, patience_s: float = END_LIMIT_S) -> None:
+        """Ends it, at once when it does not end by itself in this time. The server's shared memory stays."""
         named = shared_memory(session_pids(self._process.pid))
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         try:
             self._process.stdin.close()
-            self._process.wait(END_LIMIT_S)
+            self._process.wait(patience_s)
         except (BrokenPipeError, subprocess.TimeoutExpired):
             pass
         finally:  # also when this process is told to end

@@ -27,6 +27,9 @@ for line in sys.stdin:
         os._exit(3)
     elif name == "hang":
         time.sleep(1)
+    elif name == "sleep":
+        time.sleep(10)
+        open(arguments["path"], "w").close()
     print(json.dumps(arguments), flush=True)
 """
 
@@ -67,6 +70,14 @@ class Children(unittest.TestCase):
         child.close()
         self.assertTrue(self.servers.exists())
         self.assertFalse(self.own.exists())
+
+    def test_after_a_failure_nobody_waits_for_it(self):
+        late = self.script.with_name("late")
+        with self.assertRaises(ZeroDivisionError), self.start() as child:
+            child.send(["sleep", {"path": str(late)}])
+            raise ZeroDivisionError
+        self.assertEqual(session_pids(child.pid), [])
+        self.assertFalse(late.exists())
 
     def test_what_it_started_ends_with_it(self):
         child = self.start()

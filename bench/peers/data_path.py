@@ -14,7 +14,6 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 
@@ -134,9 +133,9 @@ def measure(peer: Peer, folder: Path) -> tuple[dict[str, float], dict[str, str],
     whys: dict[str, str] = {}
     try:
         peer.start(Config(folder, POOL_BYTES, block_tokens=BLOCK_TOKENS))
-        with closing(Client(peer, folder / "saver.log")) as saver:
+        with Client(peer, folder / "saver.log") as saver:
             save_all(saver, values)
-        with closing(Client(peer, folder / "loader.log")) as loader:
+        with Client(peer, folder / "loader.log") as loader:
             load_all(loader, values, whys)
             idle(peer, values)
     except (RuntimeError, OSError, subprocess.SubprocessError) as error:

@@ -13,7 +13,6 @@ import statistics
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -99,7 +98,7 @@ class Engine(Child):
             self.send(settings)
             self.receive()
         except BaseException:
-            self.close()
+            self.close(0)
             raise
 
     def serve(self, seeds: range, tokens: int = PROMPT_TOKENS) -> list[dict[str, Any]]:
@@ -248,9 +247,9 @@ def measure(peer: Peer, number: int, model: Path, folder: Path) -> tuple[Run, st
     config = Config(folder, POOL_BYTES)
     try:
         peer.start(config)
-        with closing(Engine(peer, model, folder / "engine1.log")) as engine:
+        with Engine(peer, model, folder / "engine1.log") as engine:
             first_engine(peer, engine, run)
-        with closing(Engine(peer, model, folder / "engine2.log")) as engine:
+        with Engine(peer, model, folder / "engine2.log") as engine:
             second_engine(peer, engine, run, config)
     except (RuntimeError, OSError, subprocess.SubprocessError) as error:
         return run, failure_text(error)

@@ -12,7 +12,6 @@ import signal
 import statistics
 import subprocess
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -92,7 +91,7 @@ def listening(pids: list[int]) -> int:
 def half_save(peer: Peer, stays: Client, folder: Path, after_s: float, outcome: Outcome) -> None:
     """Another process is killed in the middle of a save; the one that stays saves the same blocks."""
     prompt = 10
-    with closing(Client(peer, folder / "victim.log")) as victim:
+    with Client(peer, folder / "victim.log") as victim:
         victim.call("open", geometry=asdict(GEOMETRY))
         victim.call("save", prompts=[4])
         victim.send(["save_and_die", {"prompt": prompt, "after_s": after_s}])
@@ -137,7 +136,7 @@ def measure(peer: Peer, number: int, folder: Path) -> tuple[Outcome, str]:
     outcome = Outcome()
     try:
         peer.start(Config(folder, POOL_BYTES, block_tokens=BLOCK_TOKENS))
-        with closing(Client(peer, folder / "stays.log")) as stays:
+        with Client(peer, folder / "stays.log") as stays:
             stays.call("open", geometry=asdict(GEOMETRY))
             normal_s = statistics.median(stays.call("save", prompts=WARM_PROMPTS)["seconds"][1:])
             outcome.values["listen.beyond_loopback"] = listening([*peer.pids(), stays.pid])
