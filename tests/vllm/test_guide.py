@@ -34,3 +34,11 @@ def test_every_reason_has_a_line():
 @pytest.mark.parametrize("name", [*stats.COUNTERS, *stats.LABELLED])
 def test_every_metric_has_a_line(name):
     assert f"`vllm:orbitkv_{name}_total" in section("Metrics")
+
+
+def test_every_test_that_is_named_is_there_and_no_real_engine_is_left_out():
+    folder = Path(__file__).parent
+    named = set(re.findall(r"`(test_\w+\.py)`", section("What is tested")))
+    engines = {path.name for path in folder.glob("test_*.py") if "start_engine" in path.read_text()}
+    assert engines - {Path(__file__).name} <= named
+    assert named <= {path.name for path in folder.glob("test_*.py")}

@@ -120,6 +120,14 @@ def test_a_request_that_waited_in_vain_has_timed_out(monkeypatch):
     assert misses(side) == {"timed out": 1}
 
 
+def test_a_look_up_waits_as_long_as_the_options_say():
+    for options, wait_s in (({}, 200e-6), ({"lookup_wait_us": 350}, 350e-6)):
+        client = FakeClient(hashes_of("r", 0))
+        admit(make(client, **options), request("r", 20))
+        (asked,) = [entry for entry in client.log if entry[0] == "query"]
+        assert asked[4] == pytest.approx(wait_s)
+
+
 def test_a_block_that_failed_before_is_named_so_and_a_load_that_failed_twice():
     side = make(FakeClient(hashes_of("r", 0, 1)))
     side._failed.add([block_hash("r", 0)])
