@@ -56,6 +56,10 @@ class MooncakeClient(Client):
         got = self._store.batch_get_into_multi_buffers(keys, addresses, [self._sizes] * len(pages))
         return next((n for n, count in enumerate(got) if count != self._geometry.block_bytes), len(got))
 
+    def empty(self) -> bool:
+        self._store.remove_all()
+        return True
+
     def close(self) -> None:
         self.views = []
         self._store.close()

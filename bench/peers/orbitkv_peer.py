@@ -43,7 +43,10 @@ class OrbitKV(Peer):
             self.server = Manager(
                 config.folder / "run" / "manager.sock", str(config.pool_bytes), config.folder / "manager.log", extra
             )
-        self.server.start()
+            self.server.start()
+            self.server.wait_serving(0)  # until the pool has its memory
+        else:
+            self.server.start()
 
     def close(self) -> None:
         if self.server is not None:

@@ -144,6 +144,10 @@ class Client(abc.ABC):
     def load(self, keys: Any, pages: Sequence[int]) -> int:
         """Looks up and fills these pages; returns how many of the first ones hold their blocks now."""
 
+    def empty(self) -> bool:
+        """Forgets all that is stored. False: not needed, the pool has its memory from the start on."""
+        return False
+
     def rest(self) -> None:  # noqa: B027
         """What is owed after a call and keeps nobody waiting, such as the end of a request; not timed."""
 

@@ -90,5 +90,8 @@ class RedisClient(Client):
                     view[pages[number]].data[:] = source[layer * size : (layer + 1) * size]
         return len(keys)
 
+    def empty(self) -> bool:
+        return bool(self._redis.flushall())
+
     def close(self) -> None:
         self._redis.close()
