@@ -98,6 +98,7 @@ def test_equal_lines_and_what_of_a_prompt_is_not_found_then(saved, start_engine,
         ({"block_size": 64}, "block_tokens"),
         ({"model": ("safetensors", 1.25)}, "weights"),
         ({"model": ("bin", 1.0)}, "weights"),
+        ({"tensor_parallel_size": 2, "processes": True}, "tensor_parallel"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
