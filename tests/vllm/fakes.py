@@ -101,6 +101,7 @@ def step(new=(), cached=(), tables=None, handed=None):
             resumed_req_ids={c[0] for c in cached if c[4]},
         ),
         num_scheduled_tokens=scheduled,
+        total_num_scheduled_tokens=sum(scheduled.values()),
         kv_connector_block_state=SimpleNamespace(
             get_block_ids=lambda req_id: per_group(all_tables[req_id]) if req_id in scheduled else None,
             boundary_state_offloads=handed or {},

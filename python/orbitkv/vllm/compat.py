@@ -407,8 +407,8 @@ def overwrites_before_fence(vllm_config: Any, kv_cache_config: Any) -> bool:
 
 def handed_states(block_state: Any, req_id: str) -> set[tuple[int, int]]:
     """(group, tokens) of the states of recurrent layers that this step leaves in the request's table."""
-    handed = getattr(block_state, "boundary_state_offloads", None) or {}
-    return {(group, tokens) for group, _, tokens in handed.get(req_id, ())}
+    handed = getattr(block_state, "boundary_state_offloads", None)
+    return {(group, tokens) for group, _, tokens in handed.get(req_id, ())} if handed else set()
 
 
 def skips_reading(request: Any) -> bool:

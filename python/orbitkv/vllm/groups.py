@@ -7,12 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Literal
 
 import orbitkv
 
 Run = tuple[int, int, int]  # group, first block, count
 Rule = Literal["full_attention", "sliding_window", "recurrent", "chunked_local"]
+
+# Boundaries whose whole demand is remembered: neighbouring blocks ask for the same ones.
+DEMANDS = 256
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,7 @@ class Groups:
         self._groups = tuple(groups)
         self.volatile = any(group.volatile for group in groups)
         self._contract = orbitkv.Contract(self.declared(), hash_block_tokens=hash_tokens)
+        self._whole_demand = lru_cache(DEMANDS)(lambda boundary: self._contract.demand(0, boundary))
         self.hash_tokens = self._contract.hash_block_tokens
         self.align_tokens = self._contract.alignment_blocks * self.hash_tokens
         self._ratios = [group.block_tokens // self.hash_tokens for group in groups]
@@ -102,6 +107,12 @@ class Groups:
         """A block's name among the blocks of all groups."""
         return block_hash + bytes([number]) if number else block_hash
 
+    def names(self, number: int, hashes: Sequence[bytes], begin: int, end: int) -> list[bytes]:
+        """Of a group's blocks, the same. `hashes`: of the request, from its start."""
+        ratio = self._ratios[number]
+        plain = hashes[(begin + 1) * ratio - 1 : end * ratio : ratio]
+        return [self.key(number, item) for item in plain] if number else list(plain)
+
     def keys(self, hashes: Sequence[bytes], first: int, runs: Iterable[Run]) -> list[bytes]:
         """Names of the blocks of the runs, in order. `hashes`: from position `first` on."""
         return [
@@ -143,5 +154,5 @@ class Groups:
         return not group.exact or end in tokens or (number, end) in handed
 
     def _needs(self, boundary: int, number: int, block: int) -> bool:
-        _, first, count = self._contract.demand(0, boundary)[number]
+        _, first, count = self._whole_demand(boundary)[number]
         return first <= block < first + count

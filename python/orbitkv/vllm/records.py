@@ -31,7 +31,7 @@ class HashSet:
             self._entries.popitem(last=False)
 
     def discard(self, hashes: Iterable[bytes]) -> None:
-        for item in hashes:
+        for item in hashes if self._entries else ():
             self._entries.pop(item, None)
 
     def clear(self) -> None:
@@ -39,6 +39,9 @@ class HashSet:
 
     def __contains__(self, item: bytes) -> bool:
         return item in self._entries
+
+    def has_all(self, hashes: Iterable[bytes]) -> bool:
+        return all(map(self._entries.__contains__, hashes))
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -88,16 +91,8 @@ class Tracked:
         hashes: Sequence[bytes] = self.request.block_hashes
         if not self.domain:
             return hashes
-        self.derived += [derived(self.domain, bytes(item)) for item in hashes[len(self.derived) :]]
+        self.derived += [derived(self.domain, item) for item in hashes[len(self.derived) :]]
         return self.derived
-
-
-@dataclass(frozen=True)
-class FreshBlocks:
-    req_id: str
-    group: int
-    block_ids: Sequence[int]
-    whole_table: bool  # the request's table from its start, else blocks appended to it
 
 
 @dataclass

@@ -7,7 +7,7 @@ that does not fit is not added; nothing waits here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from orbitkv.vllm.messages import SaveReport
@@ -16,23 +16,29 @@ from orbitkv.vllm.messages import SaveReport
 MAX_JOBS = 1024
 
 
-@dataclass
+@dataclass(slots=True)
 class Job:
     """A save that workers have not all reported yet."""
 
     keys: list[bytes]
-    block_ids: list[int]
-    republished_tokens: list[int]  # of each block: its tokens, when the request found it and did not compute it
+    block_ids: list[int]  # each once
+    found_blocks: int  # so many of the first ones the request had found, not computed
+    block_tokens: int
     epoch: bytes  # of the namespace that it saves into
     size_bytes: int = 0  # on one rank
     reports: list[SaveReport] = field(default_factory=list)
+    _key_of: dict[int, bytes] = field(default_factory=dict)  # made when it is first needed
 
     def key_of(self, block_id: int) -> bytes:
-        return self.keys[self.block_ids.index(block_id)]
+        if not self._key_of:
+            self._key_of = dict(zip(self.block_ids, self.keys, strict=True))
+        return self._key_of[block_id]
 
     def stored(self) -> list[bool]:
         """Of each block: every rank has it in the Manager."""
-        return [all(report.stored[i] for report in self.reports) for i in range(len(self.keys))]
+        if len(self.reports) == 1:
+            return list(self.reports[0].stored)
+        return [all(ranks) for ranks in zip(*(report.stored for report in self.reports), strict=True)]
 
 
 class SaveJobs:
@@ -43,7 +49,7 @@ class SaveJobs:
         self._block_bytes = list(block_bytes)
         self._max_bytes = max_bytes
         self._jobs: dict[int, Job] = {}
-        self._of_block: dict[int, set[int]] = {}
+        self._of_block: dict[int, tuple[int, ...]] = {}
         self._taken: set[int] = set()
         self._bytes = 0
         self._next = 1
@@ -62,6 +68,9 @@ class SaveJobs:
     def reads(self, block_id: int) -> bool:
         return block_id in self._of_block
 
+    def read_any(self, block_ids: Sequence[int]) -> bool:
+        return bool(self._of_block) and not self._of_block.keys().isdisjoint(block_ids)
+
     def room(self, group: int) -> int:
         """Blocks of a group that one more job may have."""
         if len(self._jobs) >= MAX_JOBS:
@@ -75,8 +84,11 @@ class SaveJobs:
         job.size_bytes = len(job.block_ids) * self._block_bytes[group]
         self._bytes += job.size_bytes
         self._jobs[number] = job
-        for block_id in job.block_ids:
-            self._of_block.setdefault(block_id, set()).add(number)
+        if self.read_any(job.block_ids):
+            for block_id in job.block_ids:
+                self._of_block[block_id] = (*self._of_block.get(block_id, ()), number)
+        else:
+            self._of_block.update(dict.fromkeys(job.block_ids, (number,)))
         return number
 
     def is_saving(self, block_id: int, key: bytes) -> bool:
@@ -86,9 +98,10 @@ class SaveJobs:
             for number in self._of_block.get(block_id, ())
         )
 
-    def take(self, block_ids: Iterable[int]) -> None:
-        for block_id in block_ids:
-            self._taken |= self._of_block.get(block_id, set())
+    def take(self, block_ids: Sequence[int]) -> None:
+        if self.read_any(block_ids):
+            for block_id in block_ids:
+                self._taken.update(self._of_block.get(block_id, ()))
 
     def take_unless(self, block_id: int, key: bytes) -> None:
         """The block is given to somebody who finds this content in it (none: b""); saves of other content end."""
@@ -97,6 +110,8 @@ class SaveJobs:
                 self._taken.add(number)
 
     def pop_taken(self) -> list[int]:
+        if not self._taken:
+            return []
         taken, self._taken = sorted(self._taken), set()
         return taken
 
@@ -112,7 +127,8 @@ class SaveJobs:
         self._bytes -= job.size_bytes
         for block_id in job.block_ids:
             numbers = self._of_block[block_id]
-            numbers.discard(number)
-            if not numbers:
+            if len(numbers) == 1:
                 del self._of_block[block_id]
+            else:
+                self._of_block[block_id] = tuple(other for other in numbers if other != number)
         return job

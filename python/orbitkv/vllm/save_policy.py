@@ -10,6 +10,7 @@ Threads: the scheduler's only. Units: tokens.
 from __future__ import annotations
 
 import logging
+import sys
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ logger = logging.getLogger("orbitkv.vllm")
 
 # Keys remembered as seen by a first request.
 SEEN_KEYS = 1 << 18
+# More tokens than any request has.
+NEVER = sys.maxsize
 
 
 @dataclass(frozen=True)
@@ -65,10 +68,17 @@ class SavePolicy:
             PREFIX,
         )
 
-    def is_long_enough(self, wishes: Wishes, prompt_tokens: int, computed_tokens: int) -> bool:
-        """Whether a request with so many tokens is saved; once it is, from its first block on."""
-        tokens = prompt_tokens if wishes.save == "prompt" else max(prompt_tokens, computed_tokens)
-        return tokens >= self._min_tokens
+    def saves_from(self, wishes: Wishes, prompt_tokens: int) -> int:
+        """Tokens that must be computed before a request is saved; then it is, from its first block on."""
+        if prompt_tokens >= self._min_tokens:
+            return 0
+        return NEVER if wishes.save == "prompt" else self._min_tokens
+
+    def wanted_tokens(self, wishes: Wishes, prompt_tokens: int) -> int | None:
+        """Of a request the blocks that end within so many tokens are wanted; None when that depends on the block."""
+        if wishes.save == "prompt":
+            return prompt_tokens
+        return None if wishes.save == "seen_twice" else NEVER
 
     def wants(self, wishes: Wishes, request: Any, key: bytes, end_tokens: int) -> bool:
         """Whether a complete block goes to the Manager: its name, and where it ends in the request."""

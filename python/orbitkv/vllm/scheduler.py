@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
+from itertools import compress
 from typing import Any
 
 import orbitkv
@@ -21,9 +22,10 @@ from orbitkv.vllm.key_domains import FOUND_OLD, KeyDomains
 from orbitkv.vllm.link import Link
 from orbitkv.vllm.messages import Load, Metadata, Save, SaveReport, WorkerMetadata
 from orbitkv.vllm.options import Options
-from orbitkv.vllm.records import Counters, FreshBlocks, HashSet, Tracked
-from orbitkv.vllm.save_jobs import Job, SaveJobs
+from orbitkv.vllm.records import Counters, HashSet, Tracked
+from orbitkv.vllm.save_jobs import SaveJobs
 from orbitkv.vllm.save_policy import SavePolicy
+from orbitkv.vllm.saver import Saver
 from orbitkv.vllm.shards import LOADING, NOTHING, Asker, FoundBlocks, ShardClients
 from orbitkv.vllm.stats import Meter, OrbitKVStats
 
@@ -79,6 +81,7 @@ class SchedulerSide:
         self.counters = Counters()
         self.account = reasons.Account(options.log_requests)
         self.events = Events(groups)
+        self._saver = Saver(groups, self._policy, self._jobs, self._stored, self.counters, self._saving)
         self._meter = Meter()
 
     # ---- requests ---------------------------------------------------------------------------------------------------
@@ -91,6 +94,7 @@ class SchedulerSide:
         wishes = self._policy.wishes(getattr(request, "kv_transfer_params", None))
         tracked = Tracked(request, hashes, wishes, saved=[0] * len(self._groups))
         self.domains.track(tracked)
+        self._saver.forget(request.request_id)
         return tracked
 
     def _tracked(self, request: Any) -> Tracked:
@@ -102,18 +106,16 @@ class SchedulerSide:
     def _hashes(self, tracked: Tracked) -> orbitkv.BlockHashes:
         current = tracked.block_hashes
         if len(current) > tracked.known:
-            tracked.hashes.extend([bytes(item) for item in current[tracked.known :]])
+            tracked.hashes.extend(current[tracked.known :])
             tracked.known = len(current)
         return tracked.hashes
 
-    def _hash_list(self, tracked: Tracked, begin: int, end: int) -> list[bytes]:
-        return [bytes(item) for item in tracked.block_hashes[begin:end]]
-
     def _key(self, tracked: Tracked, group: int, block: int) -> bytes:
-        return self._groups.key(group, bytes(tracked.block_hashes[self._groups.place(group, block)]))
+        return self._groups.key(group, tracked.block_hashes[self._groups.place(group, block)])
 
     def request_finished(self, request: Any) -> None:
         tracked = self._requests.pop(request.request_id, None)
+        self._saver.forget(request.request_id)
         client = self._link.asker
         if tracked is None:
             return
@@ -142,6 +144,7 @@ class SchedulerSide:
     def matched_tokens(self, request: Any, computed_tokens: int) -> tuple[int | None, bool]:
         tracked = self._tracked(request)
         tracked.found = None
+        self._saver.forget(request.request_id)
         client = self._link.asker
         if not self.domains.settle(tracked, computed_tokens):
             return None, False
@@ -167,7 +170,7 @@ class SchedulerSide:
 
     def _waits_for_shared_load(self, tracked: Tracked) -> bool:
         """Two requests with one prefix: the second waits for the first one's load and finds it in vLLM's own cache."""
-        if not self.shares_loads or bytes(tracked.block_hashes[tracked.local]) not in self._loading:
+        if not self.shares_loads or tracked.block_hashes[tracked.local] not in self._loading:
             tracked.shared_wait_since = None
             return False
         now = time.monotonic()
@@ -286,7 +289,7 @@ class SchedulerSide:
             self._release_lease(client, tracked)
         tracked.lease = 0  # the grant has taken its place
         tracked.answer = None
-        hashes = self._hash_list(tracked, begin, end)
+        hashes = tracked.block_hashes[begin:end]
         shards = client.shard_grants(grant) if isinstance(client, ShardClients) else []
         load = Load(
             request.request_id,
@@ -332,28 +335,20 @@ class SchedulerSide:
     def build(self, output: Any) -> Metadata:
         client = self._link.asker
         self._follow_incarnation(client)
-        self._rate.step(sum(output.num_scheduled_tokens.values()), time.monotonic())
+        self._rate.step(output.total_num_scheduled_tokens, time.monotonic())
         metadata = Metadata(loads=self._pending_loads, epoch=self._epoch, idle=not output.num_scheduled_tokens)
         self._pending_loads = []
-        computed, fresh = self._this_step(output)
-        for fresh_blocks in fresh:
-            self._take_changed(fresh_blocks, computed[fresh_blocks.req_id])
+        if len(self._jobs):
+            self._take_changed(output)
         if client is not None and self._options.saves and client.state == "up":
-            state = output.kv_connector_block_state
-            for req_id, scheduled in output.num_scheduled_tokens.items():
-                tracked = self._requests.get(req_id)
-                if tracked is None or tracked.bypass or not tracked.wishes.save:
-                    continue
-                tables = state.get_block_ids(req_id)
-                if tables is None:
-                    continue
-                before = computed.get(req_id, 0)
-                tokens, handed = (before, before + scheduled), compat.handed_states(state, req_id)
-                for number, table in enumerate(tables):
-                    metadata.saves += self._saves(tracked, number, table, tokens, handed)
+            metadata.saves = self._saver.step(output, self._requests, self._epoch)
         metadata.taken_jobs = self._jobs.pop_taken()
         self.counters.taken_jobs += len(metadata.taken_jobs)
         return metadata
+
+    def _saving(self, save: Save, request: Any) -> None:
+        self._last_save_at = time.monotonic()
+        self.events.saving(save, request)
 
     def _follow_incarnation(self, client: Asker | None) -> None:
         """A new Manager knows nothing of what the old one had stored or lost."""
@@ -368,135 +363,60 @@ class SchedulerSide:
         now = self._incarnation
         return any(incarnation == now[at : at + 16] for at in range(0, len(now), 16))
 
-    @staticmethod
-    def _this_step(output: Any) -> tuple[dict[str, int], list[FreshBlocks]]:
-        """Tokens computed before this step by request, and the blocks that each request got or has in this step."""
-        computed: dict[str, int] = {}
-        fresh: list[FreshBlocks] = []
+    def _take_changed(self, output: Any) -> None:
+        """Blocks that requests got in this step are taken from the saves that still read them."""
         for new in output.scheduled_new_reqs:
-            computed[new.req_id] = new.num_computed_tokens
-            fresh += [FreshBlocks(new.req_id, group, ids, True) for group, ids in enumerate(new.block_ids)]
+            self._take_table(new.req_id, new.block_ids, new.num_computed_tokens)
         cached = output.scheduled_cached_reqs
-        for req_id, tokens, tables in zip(
-            cached.req_ids, cached.num_computed_tokens, cached.new_block_ids, strict=True
-        ):
-            computed[req_id] = tokens
-            whole = req_id in cached.resumed_req_ids
-            fresh += [FreshBlocks(req_id, group, ids, whole) for group, ids in enumerate(tables or ())]
-        return computed, fresh
+        for index in compress(range(len(cached.req_ids)), cached.new_block_ids):  # few have got one
+            req_id = cached.req_ids[index]
+            tokens = cached.num_computed_tokens[index] if req_id in cached.resumed_req_ids else 0
+            self._take_table(req_id, cached.new_block_ids[index], tokens)
 
-    def _take_changed(self, fresh: FreshBlocks, computed_tokens: int) -> None:
-        """Blocks that a request got in this step are taken from the saves that still read them.
+    def _take_table(self, req_id: str, tables: Sequence[Sequence[int]], computed_tokens: int) -> None:
+        """A block that a request got with its content, by a hit in vLLM's own cache, stays as it is.
 
-        A block that it got with its content, by a hit in vLLM's own cache, stays as it is.
+        `computed_tokens`: where these are its tables from their start; 0 for blocks appended to them.
         """
-        if not len(self._jobs):
-            return
-        tracked = self._requests.get(fresh.req_id)
-        found = 0
-        if tracked is not None and fresh.whole_table:
-            hashed = min(computed_tokens // self._block, len(tracked.block_hashes))
-            found = self._groups.blocks(fresh.group, hashed)
-        for index, block_id in enumerate(fresh.block_ids):
-            if self._jobs.reads(block_id):
-                key = self._key(tracked, fresh.group, index) if tracked is not None and index < found else b""
-                self._jobs.take_unless(block_id, key)
-
-    def _saves(
-        self,
-        tracked: Tracked,
-        number: int,
-        table: Sequence[int],
-        tokens: tuple[int, int],
-        handed: Container[tuple[int, int]],
-    ) -> list[Save]:
-        """Runs of a group's blocks that are complete after this step and that the Manager is not known to have.
-
-        `tokens`, `handed`: as `Groups.holds`. Blocks computed in this step always go: whether the Manager
-        still has an old copy is its own knowledge. Blocks that the request found (in vLLM's cache, or restored) go only
-        if this Manager never acknowledged them. Of sparse groups goes what a boundary may need; of all that, what the
-        policy wants.
-        """
-        groups, request = self._groups, tracked.request
-        before, after = tokens
-        if tracked.found is None:
-            tracked.found = before
-        have = before // groups[number].block_tokens
-        if not self._policy.is_long_enough(tracked.wishes, int(request.num_prompt_tokens), after):
-            return []
-        hashed = groups.blocks(number, len(tracked.block_hashes))
-        end = min(after // groups[number].block_tokens, hashed, len(table))
-        begin = min(tracked.saved[number], have)
-        tracked.saved[number] = max(begin, end)
-        junction = int(getattr(request, "shared_prefix_boundary", 0) or 0)
-        saves: list[Save] = []
-        run: list[int] = []
-        for index in range(begin, end):
-            key = self._key(tracked, number, index)
-            if (
-                table[index] != 0
-                and not (index < have and key in self._stored)
-                and not self._jobs.is_saving(table[index], key)
-                and groups.holds(number, index, tokens, handed)
-                and groups.keeps(number, index, int(request.num_prompt_tokens), junction)
-                and self._policy.wants(tracked.wishes, request, key, (index + 1) * groups[number].block_tokens)
-            ):
-                run.append(index)
+        for group, ids in enumerate(tables):
+            if not self._jobs.read_any(ids):
                 continue
-            saves += self._save(tracked, number, table, run)
-            run = []
-        return saves + self._save(tracked, number, table, run)
-
-    def _save(self, tracked: Tracked, number: int, table: Sequence[int], run: list[int]) -> list[Save]:
-        """At most one job for the run, with as many of its blocks as may be on their way; the rest is not saved."""
-        room = self._jobs.room(number)
-        if len(run) > room:
-            self.counters.dropped_blocks += len(run) - room
-            run = run[:room]
-        if not run:
-            return []
-        groups, request = self._groups, tracked.request
-        begin, end = run[0], run[-1] + 1
-        first, last = groups.chain(number, begin, end)
-        ids = list(table[begin:end])
-        parent = self._hash_list(tracked, first - 1, first)[0] if first > 0 else b""
-        self._last_save_at = time.monotonic()
-        size = groups[number].block_tokens
-        republished = [size if (block + 1) * size <= (tracked.found or 0) else 0 for block in run]
-        keys = [self._key(tracked, number, block) for block in run]
-        save = Save(
-            self._jobs.add(number, Job(keys, ids, republished, self._epoch)),
-            first,
-            parent,
-            b"".join(self._hash_list(tracked, first, last)),
-            ids,
-            int(request.num_prompt_tokens),
-            max(0, int(request.num_tokens) - int(request.num_prompt_tokens)),
-            number,
-            begin,
-            tracked.adapter,
-        )
-        self.events.saving(save, request)
-        return [save]
+            tracked = self._requests.get(req_id)
+            found = 0
+            if tracked is not None:
+                hashed = min(computed_tokens // self._block, len(tracked.block_hashes))
+                found = self._groups.blocks(group, hashed)
+            for index, block_id in enumerate(ids):
+                if self._jobs.reads(block_id):
+                    key = self._key(tracked, group, index) if tracked is not None and index < found else b""
+                    self._jobs.take_unless(block_id, key)
 
     # ---- reports ----------------------------------------------------------------------------------------------------
 
     def update(self, output: Any) -> None:
         report = output.kv_connector_worker_meta
+        if isinstance(report, WorkerMetadata):
+            self._take_report(report)
+        if output.finished_recving:
+            self._loaded(output)
+
+    def _take_report(self, report: WorkerMetadata) -> None:
+        if report.adapters:
+            self.domains.loaded(report.adapters)
+        if report.weights_changed:
+            self._leave_weights()
+        if report.failed_hashes:
+            self._failed.add(report.failed_hashes)
+            self._stored.discard(report.failed_hashes)
+            self.events.gone(report.failed_hashes)
+        for job_id, reports in report.saves.items():
+            self._saved(job_id, reports)
+
+    def _loaded(self, output: Any) -> None:
+        """Loads that have ended, well or not."""
         invalid = set(output.invalid_block_ids or ())
         failed = output.failed_recving or ()
-        if isinstance(report, WorkerMetadata):
-            if report.adapters:
-                self.domains.loaded(report.adapters)
-            if report.weights_changed:
-                self._leave_weights()
-            if report.failed_hashes:
-                self._failed.add(report.failed_hashes)
-                self._stored.discard(report.failed_hashes)
-                self.events.gone(report.failed_hashes)
-            for job_id, reports in report.saves.items():
-                self._saved(job_id, reports)
-        for req_id in output.finished_recving or ():
+        for req_id in output.finished_recving:
             tracked = self._requests.get(req_id)
             if tracked is None or tracked.load is None:
                 continue  # it was aborted: its load ended with the request
@@ -522,13 +442,11 @@ class SchedulerSide:
         self.events.saved(job_id, stored if of_now else [])
         if not of_now:
             return
-        done = [key for key, ok in zip(job.keys, stored, strict=True) if ok]
+        done = list(compress(job.keys, stored))
         self._stored.add(done)
         self._failed.discard(done)
         self.counters.saved_blocks += len(done)
-        self.counters.republished_tokens += sum(
-            tokens for tokens, ok in zip(job.republished_tokens, stored, strict=True) if ok
-        )
+        self.counters.republished_tokens += job.block_tokens * sum(stored[: job.found_blocks])
 
     def has_pending_work(self) -> bool:
         """Keeps an idle engine stepping until its saves are acknowledged, but not for a Manager that is away."""
@@ -538,7 +456,7 @@ class SchedulerSide:
         return time.monotonic() - self._last_save_at < PENDING_WORK_S
 
     def take_stats(self) -> OrbitKVStats | None:
-        return self._meter.take(vars(self.counters) | self.account.counts)
+        return self._meter.take(vars(self.counters), self.account.counts)
 
     def hit_sources(self, request: Any, tokens: int) -> dict[Any, int]:
         """Of the tokens that vLLM has just allocated blocks for."""

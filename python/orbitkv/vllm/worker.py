@@ -353,6 +353,9 @@ class WorkerSide:
         return failed
 
     def take_report(self) -> WorkerMetadata | None:
+        weights_changed, adapters = self._changes.take_news()
+        if not (self._report or weights_changed or adapters):
+            return None
         report, self._report = self._report, WorkerMetadata()
-        report.weights_changed, report.adapters = self._changes.take_news()
-        return report or None
+        report.weights_changed, report.adapters = weights_changed, adapters
+        return report
