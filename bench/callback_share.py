@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.manager import Manager
+from harness.vllm_environment import ONE_PROCESS, VLLM
 
 REQUESTS = 24
 PROMPT_TOKENS = 600
@@ -66,16 +67,9 @@ def rows(model: Path) -> list[dict[str, Any]]:
     """Rows for out/bench.json."""
     with tempfile.TemporaryDirectory(prefix="orbitkv-bench-") as folder:
         manager = Manager(Path(folder) / "run" / "manager.sock", "1GiB", Path(folder) / "manager.log").start()
-        env = dict(os.environ)
+        env = dict(os.environ) | VLLM | ONE_PROCESS
         here = Path(__file__).resolve().parent
-        env.update(
-            PYTHONPATH=os.pathsep.join([str(here), str(here.parent / "tools")]),
-            VLLM_ENABLE_V1_MULTIPROCESSING="0",
-            VLLM_CPU_OMP_THREADS_BIND="nobind",
-            VLLM_CPU_CI_ENV="1",
-            HF_HUB_OFFLINE="1",
-            VLLM_NO_USAGE_STATS="1",
-        )
+        env.update(PYTHONPATH=os.pathsep.join([str(here), str(here.parent / "tools")]), VLLM_CPU_CI_ENV="1")
         command = [sys.executable, str(here / "callback_share.py"), str(model), str(manager.socket)]
         try:
             done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300, check=False)

@@ -21,18 +21,10 @@ from engine_overhead import bootstrap_interval
 
 from harness.manager import Manager
 from harness.processes import kill_session, session_pids, shared_memory
+from harness.vllm_environment import ONE_PROCESS, SMALL_ENGINE
 from harness.vllm_server import connector_config
 
 HERE = Path(__file__).resolve().parent
-ENVIRONMENT = {
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-    "VLLM_CPU_CI_ENV": "1",
-    "OMP_NUM_THREADS": "1",
-    "HF_HUB_OFFLINE": "1",
-    "VLLM_NO_USAGE_STATS": "1",
-    "PYTHONHASHSEED": "0",
-}
 CONCURRENCIES = (1, 8, 32)
 PROMPT_TOKENS = 200
 ANSWER_TOKENS = 24
@@ -49,7 +41,7 @@ class Engine:
     """A child process that measures; ended with everything that it started when the block ends."""
 
     def __init__(self, log: Path, settings: dict[str, Any]) -> None:
-        env = dict(os.environ) | ENVIRONMENT
+        env = dict(os.environ) | SMALL_ENGINE | ONE_PROCESS
         path = [str(HERE), str(HERE.parent / "tools"), env.get("PYTHONPATH", "")]
         env["PYTHONPATH"] = os.pathsep.join(part for part in path if part)
         self._log = log

@@ -10,17 +10,9 @@ from pathlib import Path
 import forks
 
 from harness.processes import kill_session, session_pids, shared_memory
+from harness.vllm_environment import ONE_PROCESS, SMALL_ENGINE
 
-ENVIRONMENT = {
-    "OMP_NUM_THREADS": "1",
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-    "VLLM_CPU_CI_ENV": "1",
-    "HF_HUB_OFFLINE": "1",
-    "VLLM_NO_USAGE_STATS": "1",
-    "DO_NOT_TRACK": "1",
-    "PYTHONHASHSEED": "0",
-    "VLLM_LOGGING_LEVEL": "INFO",
-}
+ENVIRONMENT = SMALL_ENGINE | {"VLLM_LOGGING_LEVEL": "INFO"}
 
 
 def tokens(count, seed):
@@ -42,10 +34,12 @@ class Engine:
     def __init__(self, log, model, connector=None, *, processes=False, environment=None, **llm):
         self.log = Path(log)
         environment = os.environ | ENVIRONMENT | (environment or {})
-        environment["VLLM_ENABLE_V1_MULTIPROCESSING"] = "1" if processes else "0"
         if processes:
+            environment["VLLM_ENABLE_V1_MULTIPROCESSING"] = "1"
             environment["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"  # functions are sent to single ranks
             llm = {"distributed_executor_backend": "mp"} | llm
+        else:
+            environment |= ONE_PROCESS
         with self.log.open("ab") as stream:
             # In a session of its own, so that a kill reaches the engine's own processes too.
             self.process = forks.server().start(environment, stream.fileno())

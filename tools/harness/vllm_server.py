@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from .processes import Process, ProcessError
+from .vllm_environment import VLLM
 
 HOST = "127.0.0.1"
 
@@ -67,15 +68,8 @@ class VllmServer:
     ) -> None:
         self.model = model
         self.port = free_port()
-        env = dict(os.environ)
-        env.update(
-            HF_HUB_OFFLINE="1",
-            VLLM_NO_USAGE_STATS="1",
-            DO_NOT_TRACK="1",
-            VLLM_CPU_OMP_THREADS_BIND="nobind",
-            VLLM_SERVER_DEV_MODE="1",
-            VLLM_LOGGING_COLOR="0",
-        )
+        env = dict(os.environ) | VLLM
+        env.update(VLLM_SERVER_DEV_MODE="1", VLLM_LOGGING_COLOR="0")
         # vLLM's scheduler process polls beside the worker's OpenMP threads. On few processors a thread that spins at a
         # barrier keeps the one that it waits for from running: some steps then take several times as long.
         env.setdefault("OMP_WAIT_POLICY", "passive")
