@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+BLOCK_TOKENS = 32
+
 
 def prompt(tokens: int, seed: int) -> list[int]:
     """Like no other one from its first block on."""
@@ -27,7 +29,7 @@ class Child:
             skip_tokenizer_init=True,
             dtype="float32",
             enforce_eager=True,
-            block_size=32,
+            block_size=BLOCK_TOKENS,
             generation_config="vllm",
             seed=0,
             **settings,
@@ -69,24 +71,33 @@ class Child:
             core.step_fn()
 
     def steps(self, running: int, count: int, seed: int) -> dict[str, float]:
-        """Median time in the connector's hooks for the scheduler, of steps in which so many requests decode."""
+        """Median time in the connector's hooks, of each side, of steps in which so many requests decode.
+
+        Their lengths differ: in each step as many fill a block as on average.
+        """
         import timed_connector
 
         engine = self._llm.llm_engine
         core = engine.engine_core.engine_core
         for number in range(running):
-            self._add(33, seed + number, count + 64)
+            self._add(33 + number % BLOCK_TOKENS, seed + number, count + 64)
         while len(core.scheduler.running) < running or any(r.num_output_tokens == 0 for r in core.scheduler.running):
             engine.step()
-        times = []
+        times: dict[str, list[float]] = {"scheduler": [], "worker": []}
         for _ in range(count):
-            before = timed_connector.scheduler_ns
+            before = (timed_connector.scheduler_ns, timed_connector.spent_ns)
             engine.step()
-            times.append((timed_connector.scheduler_ns - before) / 1e3)
+            scheduler_ns = timed_connector.scheduler_ns - before[0]
+            times["scheduler"].append(scheduler_ns / 1e3)
+            times["worker"].append((timed_connector.spent_ns - before[1] - scheduler_ns) / 1e3)
         while engine.has_unfinished_requests():
             engine.step()
         self._settle()
-        return {"median_us": statistics.median(times), "p99_us": sorted(times)[int(0.99 * len(times))]}
+        result = {}
+        for side, taken in times.items():
+            result[f"{side}_us"] = statistics.median(taken)
+            result[f"{side}_p99_us"] = sorted(taken)[int(0.99 * len(taken))]
+        return result
 
 
 def main() -> None:

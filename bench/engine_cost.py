@@ -30,8 +30,9 @@ PROMPT_TOKENS = 200
 ANSWER_TOKENS = 24
 PAIRS = 30
 WARM_UP = 3
-RUNNING = (1, 32, 256)
 STEPS = 200
+# What the scheduler's side may take of a step in which so many requests decode.
+STEP_AIMS_US = {1: 25.0, 32: 60.0, 256: 300.0}
 # The most that the connector may cost: the larger of these, by the upper end of the median's 95 % interval.
 LIMIT_SHARE = 0.01
 LIMIT_MS = 1.0
@@ -89,7 +90,7 @@ def settings(model: Path, connector: dict[str, Any] | None, *, seats: int) -> di
         "model": str(model),
         "max_model_len": 1024,
         "max_num_seqs": seats,
-        "kv_cache_memory_bytes": 64 << 20,
+        "kv_cache_memory_bytes": 128 << 20,
     }
     return chosen | ({"kv_transfer_config": connector} if connector is not None else {})
 
@@ -150,21 +151,22 @@ def step_rows(model: Path, scratch: Path, socket: Path) -> list[dict[str, Any]]:
     connector = connector_config(socket)
     connector.update(kv_connector="TimedConnector", kv_connector_module_path="timed_connector")
     rows = []
-    with Engine(scratch / "steps.log", settings(model, connector, seats=max(RUNNING))) as engine:
-        for number, running in enumerate(RUNNING):
+    with Engine(scratch / "steps.log", settings(model, connector, seats=max(STEP_AIMS_US))) as engine:
+        for number, (running, aim_us) in enumerate(STEP_AIMS_US.items()):
             measured = engine.steps(running, 100_000 + 1000 * number)
-            rows.append(
+            rows += [
                 {
-                    "name": f"engine.scheduler_us_per_step.r{running}",
-                    "value": round(measured["median_us"], 1),
+                    "name": f"engine.{side}_us_per_step.r{running}",
+                    "value": round(measured[f"{side}_us"], 1),
                     "unit": "us",
-                    "baseline": "",
-                    "baseline_value": None,
-                    "ratio": None,
-                    "p99": round(measured["p99_us"], 1),
+                    "baseline": "the aim" if aim else "",
+                    "baseline_value": aim,
+                    "ratio": aim and round(measured[f"{side}_us"] / aim, 3),
+                    "p99": round(measured[f"{side}_p99_us"], 1),
                     "samples": STEPS,
                 }
-            )
+                for side, aim in (("scheduler", aim_us), ("worker", None))
+            ]
     return rows
 
 
