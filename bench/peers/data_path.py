@@ -53,7 +53,7 @@ def kinds() -> list[RowKind]:
         RowKind("A", "idle.cpu", "%", "lower", "server without work, of one processor"),
         RowKind("A", "idle.threads", "threads", "", "threads of the server"),
         RowKind("A", "loopback", "GB/s", "", "TCP over loopback, one stream"),
-        RowKind("A", "idle.private_mib", "MiB", "", "server's memory that is not shared"),
+        RowKind("A", "idle.private_mib", "MiB", "", "server's private memory, with the data where these are private"),
     ]
     return made
 
