@@ -202,13 +202,13 @@ class Host:
 
         return _our_part(get_kv_transfer_group()).worker
 
-    def _step_until(self, done, seconds=20.0):
+    def _step_until(self, done, seconds=20.0, step=None):
         """Steps the engine until done() holds. Bounded."""
         end = time.monotonic() + seconds
         while not done():
             if time.monotonic() > end:
-                raise TimeoutError("the engine did not get there")
-            self._core.step_fn()
+                raise TimeoutError(f"the engine did not get there: {self.statuses()}")
+            (step or self._core.step_fn)()
 
     def settle(self):
         """Steps until nothing is owed: no request, no save that is not acknowledged."""
@@ -327,6 +327,11 @@ class Host:
         for _ in range(count):
             self._step()
         return self.state()
+
+    def step_until(self, statuses):
+        """A look-up's answer may take more steps than one thinks."""
+        self._step_until(lambda: self.statuses() == statuses, step=self._step)
+        return True
 
     def _step(self):
         for output in self._llm.llm_engine.step():

@@ -140,8 +140,7 @@ def test_abort_while_queued(clean):
 def test_abort_during_a_load(first, clean):
     clean.hold_loads(hold=True)
     clean.add(req_id="a", prompt=PROMPTS[3])
-    clean.step(count=3)
-    assert clean.statuses() == ["WAITING_FOR_REMOTE_KVS"]
+    assert clean.step_until(statuses=["WAITING_FOR_REMOTE_KVS"])
     clean.abort(req_id="a")
     clean.hold_loads(hold=False)
     clean.settle()

@@ -244,8 +244,7 @@ def test_a_pause_in_the_middle_of_a_load_and_of_an_answer(clean, reference):
     clean.hold_loads(hold=True)
     clean.add(req_id="a", prompt=prompts[1], n=30)
     clean.add(req_id="b", prompt=prompts[0], n=30)
-    clean.step(count=4)
-    assert clean.statuses() == ["RUNNING", "WAITING_FOR_REMOTE_KVS"]
+    assert clean.step_until(statuses=["RUNNING", "WAITING_FOR_REMOTE_KVS"])
     assert clean.pause(mode="keep") is False
     clean.hold_loads(hold=False)
     clean.step(count=3)
@@ -288,8 +287,7 @@ def test_a_reset_of_all_caches_with_a_request_in_its_load(start_engine, options,
     other.step(count=2)
     other.add(req_id="b", prompt=prompts[0], n=30)
     other.hold_loads(hold=True)
-    other.step()
-    assert other.statuses() == ["RUNNING", "WAITING_FOR_REMOTE_KVS"]
+    assert other.step_until(statuses=["RUNNING", "WAITING_FOR_REMOTE_KVS"])
     other.hold_loads(hold=False)
     other.reset_all()
     outputs = other.answers(req_ids=["a", "b"])
