@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from children import Child, ChildError
+from harness.vllm_environment import ONE_PROCESS, SMALL_ENGINE
 from peer import Config, Peer, failure_text
 from report import Record, RowKind
 
@@ -58,19 +59,8 @@ KINDS = [
     RowKind("E", "equal_answers", "%", "", "answers equal to those without a connector"),
 ]
 
-ENVIRONMENT = {
-    # One core computes, as where a GPU computes; the other one is free for the caches.
-    "OMP_NUM_THREADS": "1",
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-    "VLLM_CPU_CI_ENV": "1",
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-    "VLLM_HOST_IP": "127.0.0.1",
-    "HF_HUB_OFFLINE": "1",
-    "VLLM_NO_USAGE_STATS": "1",
-    "DO_NOT_TRACK": "1",
-    "PYTHONHASHSEED": "0",
-    "VLLM_LOGGING_LEVEL": "INFO",
-}
+# One core computes, as where a GPU computes; the other one is free for the caches.
+ENVIRONMENT = SMALL_ENGINE | ONE_PROCESS | {"VLLM_HOST_IP": "127.0.0.1", "VLLM_LOGGING_LEVEL": "INFO"}
 
 
 class Engine(Child):
