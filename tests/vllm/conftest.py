@@ -93,6 +93,12 @@ def manager(folder):
 
 
 @pytest.fixture(scope="module")
+def options(manager):
+    """A connector's. These tests compare content, and a busy machine may answer late."""
+    return {"orbitkv.bootstrap_socket": str(manager.socket), "orbitkv.lookup_limit_ms": 10_000}
+
+
+@pytest.fixture(scope="module")
 def start_engine(folder, seeded, request):
     """Starts engines that end with the module at the latest."""
     from engine import Engine

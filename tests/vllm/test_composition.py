@@ -11,12 +11,6 @@ CACHED = [96, 288]
 
 
 @pytest.fixture(scope="module")
-def options(manager):
-    # These tests compare content: a busy machine may answer late.
-    return {"orbitkv.bootstrap_socket": str(manager.socket), "orbitkv.lookup_limit_ms": 10_000}
-
-
-@pytest.fixture(scope="module")
 def reference(start_engine):
     engine = start_engine(None)
     outputs = {

@@ -9,12 +9,6 @@ CACHED = [(len(prompt) - 1) // 32 * 32 for prompt in PROMPTS]
 
 
 @pytest.fixture(scope="module")
-def options(manager):
-    # These tests compare content: a busy machine may answer late.
-    return {"orbitkv.bootstrap_socket": str(manager.socket), "orbitkv.lookup_limit_ms": 10_000}
-
-
-@pytest.fixture(scope="module")
 def first(start_engine, options):
     """An engine that has computed the prompts, used its own cache, and was killed."""
     engine = start_engine(options)

@@ -37,12 +37,6 @@ def write_adapter(folder, seed):
 
 
 @pytest.fixture(scope="module")
-def options(manager):
-    # These tests compare content: a busy machine may answer late.
-    return {"orbitkv.bootstrap_socket": str(manager.socket), "orbitkv.lookup_limit_ms": 10_000}
-
-
-@pytest.fixture(scope="module")
 def retrained(folder, seeded):
     """The seeded model with other weights."""
     from safetensors.torch import load_file, save_file

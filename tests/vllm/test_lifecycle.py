@@ -19,12 +19,6 @@ LONG = {"max_model_len": 4096, "max_num_batched_tokens": 4096}
 
 
 @pytest.fixture(scope="module")
-def options(manager):
-    # These tests compare content: a busy machine may answer late.
-    return {"orbitkv.bootstrap_socket": str(manager.socket), "orbitkv.lookup_limit_ms": 10_000}
-
-
-@pytest.fixture(scope="module")
 def plain(start_engine):
     return start_engine(None, **LONG)
 

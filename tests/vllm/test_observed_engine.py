@@ -11,12 +11,8 @@ BLOCKS = CACHED // 32
 
 
 @pytest.fixture(scope="module")
-def options(manager):
-    return {
-        "orbitkv.bootstrap_socket": str(manager.socket),
-        "orbitkv.lookup_limit_ms": 10_000,
-        "orbitkv.log_requests": True,
-    }
+def options(options):
+    return options | {"orbitkv.log_requests": True}
 
 
 @pytest.fixture(scope="module")

@@ -17,13 +17,8 @@ BLOCKS = sum(CACHED) // 32
 
 
 @pytest.fixture(scope="module")
-def options(manager):
-    # These tests compare content: a busy machine may answer late.
-    return {
-        "orbitkv.bootstrap_socket": str(manager.socket),
-        "orbitkv.require_manager": True,
-        "orbitkv.lookup_limit_ms": 10_000,
-    }
+def options(options):
+    return options | {"orbitkv.require_manager": True}
 
 
 def one_by_one(engine, prompts):

@@ -15,13 +15,8 @@ CACHED = 288
 
 
 @pytest.fixture(scope="module")
-def options(manager):
-    # A busy machine may answer late, which is another reason.
-    return {
-        "orbitkv.bootstrap_socket": str(manager.socket),
-        "orbitkv.lookup_limit_ms": 10_000,
-        "orbitkv.require_manager": True,
-    }
+def options(options):
+    return options | {"orbitkv.require_manager": True}
 
 
 @pytest.fixture(scope="module")

@@ -15,13 +15,8 @@ FILES = {"weights_from_files": True}
 
 
 @pytest.fixture(scope="module")
-def options(manager):
-    # These tests compare content: a busy machine may answer late.
-    return {
-        "orbitkv.bootstrap_socket": str(manager.socket),
-        "orbitkv.lookup_limit_ms": 10_000,
-        "orbitkv.require_manager": True,
-    }
+def options(options):
+    return options | {"orbitkv.require_manager": True}
 
 
 @pytest.fixture(scope="module")
