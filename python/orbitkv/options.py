@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from orbitkv.layout import Group
+
+
+def default_socket() -> str:
+    """Where a user's Manager listens when nobody says otherwise."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+    return (runtime if runtime.startswith("/") else "/run") + "/orbitkv/manager.sock"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from orbitkv.vllm.options import default_socket
+from orbitkv.options import default_socket
 
 CONFIG = "--kv-transfer-config"
 CONNECTOR = "OrbitKVConnector"

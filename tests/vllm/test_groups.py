@@ -13,7 +13,9 @@ from vllm.v1.core.single_type_kv_cache_manager import (
 )
 from vllm.v1.kv_cache_interface import ChunkedLocalAttentionSpec, FullAttentionSpec, MambaSpec, SlidingWindowSpec
 
-from orbitkv.vllm import compat, identity
+import orbitkv
+from orbitkv.identity import representation_digest
+from orbitkv.vllm import compat
 from orbitkv.vllm.groups import Group, Groups
 from orbitkv.vllm.messages import Load, Metadata, SaveReport, WorkerMetadata
 from orbitkv.vllm.options import parse
@@ -428,7 +430,7 @@ def test_the_representation_names_every_group_in_order():
     one, other = ({"page_bytes": 1}, {"page_bytes": 2})
     digests = {1: b"a" * 32, 2: b"b" * 32}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(identity.orbitkv, "representation_digest", lambda fields: digests[fields["page_bytes"]])
-        assert identity.representation_digest([one]) == b"a" * 32
-        several = {identity.representation_digest(each) for each in ([one, other], [other, one], [one, one], [one])}
+        patch.setattr(orbitkv, "representation_digest", lambda fields: digests[fields["page_bytes"]])
+        assert representation_digest([one]) == b"a" * 32
+        several = {representation_digest(each) for each in ([one, other], [other, one], [one, one], [one])}
         assert len(several) == 4

@@ -9,6 +9,8 @@ import pytest
 import torch
 
 import orbitkv
+from orbitkv.folders import PROCESSOR_FILES
+from orbitkv.identity import representation_digest
 from orbitkv.vllm import compat, identity, pages
 from orbitkv.vllm.groups import Group, Groups
 
@@ -232,10 +234,10 @@ def test_how_images_are_prepared(base, tmp_path):
     for name in identity.MULTIMODAL_OPTIONS:
         assert digest(seeing(**{name: "x"})) != before, name
     digests = {before}
-    for name in identity.PROCESSOR_FILES:
+    for name in PROCESSOR_FILES:
         (tmp_path / name).write_text("{}")
         digests.add(digest(seeing()))
-    (tmp_path / identity.PROCESSOR_FILES[0]).write_text("{ }")
+    (tmp_path / PROCESSOR_FILES[0]).write_text("{ }")
     digests.add(digest(seeing()))
     assert len(digests) == 5
 
@@ -258,7 +260,7 @@ def represent(monkeypatch):
         )
         places, page_format = pages.collect_pages(caches, config, [group])
         fields = identity.representation_fields(None, group, list(caches), page_format, len(places))
-        return identity.representation_digest([fields])
+        return representation_digest([fields])
 
     return of
 
@@ -299,5 +301,5 @@ def test_groups_count_in_their_order(represent):
         "page_tokens": 32,
     }
     other = fields | {"spec_kind": "sliding_window"}
-    digests = [identity.representation_digest(groups) for groups in ([fields], [fields, other], [other, fields])]
+    digests = [representation_digest(groups) for groups in ([fields], [fields, other], [other, fields])]
     assert len(set(digests)) == 3

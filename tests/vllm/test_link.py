@@ -76,8 +76,7 @@ def test_a_manager_that_is_required_and_does_not_answer_is_named(made):
 
 
 def settled(link):
-    link._thread.join(10)
-    assert not link._thread.is_alive()
+    assert link._turns.join(10)
     return link.client
 
 

@@ -1,6 +1,7 @@
 import pytest
 
-from orbitkv.vllm.options import OptionError, default_socket, parse
+from orbitkv.options import default_socket
+from orbitkv.vllm.options import OptionError, parse
 
 
 def test_defaults_and_values():

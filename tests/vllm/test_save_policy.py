@@ -5,7 +5,8 @@ import logging
 import pytest
 from fakes import BLOCK, FULL, HASH_BYTES, ONE_GROUP, FakeClient, FakeLink, block_hash, report, request, step
 
-from orbitkv.vllm import compat, save_jobs, save_policy, warn_once
+from orbitkv import warn_once
+from orbitkv.vllm import compat, save_jobs, save_policy
 from orbitkv.vllm.groups import Group, Groups
 from orbitkv.vllm.messages import SaveReport, WorkerMetadata
 from orbitkv.vllm.options import parse

@@ -240,7 +240,7 @@ def connect(monkeypatch):
         RecordedClient.made = []
         part = Part(role, rank, RANKS, "name")
         link = Link(config, ONE_GROUP, parse(options), part, [{}] if role == "worker" else ())
-        link._bring_up()
+        link._turns.make_now()
         return link, [client.options for client in RecordedClient.made]
 
     return bring_up

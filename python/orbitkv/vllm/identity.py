@@ -6,17 +6,14 @@ them see. The representation digest comes from the tensors of a worker.
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-import orbitkv
+from orbitkv.canonical import canonical
+from orbitkv.folders import PROCESSOR_FILES, file_digests
+from orbitkv.identity import Fields as Fields
+from orbitkv.identity import describe as describe
 from orbitkv.vllm import compat, pages
 from orbitkv.vllm.groups import Group, Groups
-
-Fields = dict[str, Any]
-
 
 # Of vLLM's multimodal options, those that change what the language model is given for an image or a sound.
 MULTIMODAL_OPTIONS = (
@@ -27,16 +24,6 @@ MULTIMODAL_OPTIONS = (
     "video_pruning_rate",
     "video_pruning_method",
 )
-PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json")
-
-
-def _processor_files(folder: str) -> dict[str, str]:
-    digests = {}
-    for name in PROCESSOR_FILES:
-        path = Path(folder) / name
-        if path.is_file():
-            digests[name] = hashlib.sha256(path.read_bytes()).hexdigest()
-    return digests
 
 
 def model_text(vllm_config: Any) -> str:
@@ -53,8 +40,8 @@ def model_text(vllm_config: Any) -> str:
     multimodal = getattr(model, "multimodal_config", None)
     if multimodal is not None:
         text["multimodal"] = {name: getattr(multimodal, name, None) for name in MULTIMODAL_OPTIONS}
-        text["processors"] = _processor_files(compat.model_folder(vllm_config))
-    return compat.canonical(text)
+        text["processors"] = file_digests(compat.model_folder(vllm_config), PROCESSOR_FILES)
+    return canonical(text)
 
 
 def quantization_text(vllm_config: Any) -> str:
@@ -63,7 +50,7 @@ def quantization_text(vllm_config: Any) -> str:
     resolved = getattr(vllm_config, "quant_config", None)
     if resolved is None:
         return method
-    return compat.canonical([method, type(resolved).__name__, vars(resolved)])
+    return canonical([method, type(resolved).__name__, vars(resolved)])
 
 
 def drafter_folder(vllm_config: Any) -> str:
@@ -79,7 +66,7 @@ def drafter_text(vllm_config: Any, weights: str) -> str:
         return ""
     speculative = vllm_config.speculative_config
     draft = speculative.draft_model_config
-    return compat.canonical([str(speculative.method), weights, draft.hf_config, str(draft.dtype)])
+    return canonical([str(speculative.method), weights, draft.hf_config, str(draft.dtype)])
 
 
 def computation_fields(vllm_config: Any, groups: Groups, weights: str, drafter_weights: str = "") -> Fields:
@@ -125,23 +112,3 @@ def representation_fields(
         "instruction_set": pages.instruction_set(vllm_config, group),
         "page_tokens": group.block_tokens,
     }
-
-
-def representation_digest(groups: Sequence[Fields]) -> bytes:
-    """Of a worker's pages: the digest of its one group, or one over those of all."""
-    digests = [orbitkv.representation_digest(fields) for fields in groups]
-    if len(digests) == 1:
-        return digests[0]
-    builder = orbitkv.DigestBuilder("representation of several groups")
-    for digest in digests:
-        builder.add("group", digest)
-    return builder.digest()
-
-
-def describe(fields: Mapping[str, Any]) -> str:
-    """For one log line: everything but the long texts."""
-    return " ".join(
-        f"{key}={value.hex()[:16] if isinstance(value, bytes) else value}"
-        for key, value in fields.items()
-        if key not in ("model_config", "drafter")
-    )

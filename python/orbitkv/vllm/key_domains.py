@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from orbitkv.vllm.lora import AdapterFiles, key_domain
-from orbitkv.vllm.warn_once import WarnOnce
+from orbitkv.warn_once import WarnOnce
 
 if TYPE_CHECKING:
     from orbitkv.vllm.records import Tracked

@@ -6,12 +6,13 @@ Until then, and whenever the Manager is away, there is no client or it is not up
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import orbitkv
+from orbitkv.identity import Fields, describe, representation_digest
+from orbitkv.turns import Turns
 from orbitkv.vllm import compat, identity
 from orbitkv.vllm.groups import Groups
 from orbitkv.vllm.options import Options
@@ -31,6 +32,7 @@ class Part:
 
 
 Prepare = Callable[[orbitkv.Client], None]
+Made = orbitkv.Client | ShardClients
 
 
 class Link:
@@ -42,7 +44,7 @@ class Link:
         groups: Groups,
         options: Options,
         part: Part,
-        representation: Sequence[identity.Fields] = (),
+        representation: Sequence[Fields] = (),
         prepare: Prepare | None = None,
     ) -> None:
         self._vllm_config = vllm_config
@@ -51,56 +53,45 @@ class Link:
         self._part = part
         self._representation = representation
         self._prepare = prepare
-        self._lock = threading.Lock()
-        self._client: orbitkv.Client | None = None
-        self._shards: ShardClients | None = None  # in a scheduler whose shards have Managers of their own
-        self._closed = False
-        self._suspended = False
-        self._turn = 0  # counts the clients; what was begun for an earlier one comes too late
         self._epoch = b""
         # What the engine began with. A worker that reloads its weights has another folder in its configuration then,
         # and the scheduler has not.
         self._weights = ""
-        self._fields: identity.Fields = {}
+        self._fields: Fields = {}
         self._cancel = orbitkv.CancelToken()
-        self._thread = threading.Thread(target=self._run, args=(None,), name="orbitkv-link", daemon=True)
+        self._turns: Turns[Made] = Turns(self._make, self._cancel.cancel, logger)
 
     def start(self) -> None:
-        if self._options.require_manager:
-            self._bring_up()
-            client = self.asker
-            if client is None or not client.wait_up(self._options.require_manager_timeout_s):
-                sockets = self._options.tp_shard_bootstrap_sockets or (self._options.bootstrap_socket,)
-                raise orbitkv.UnavailableError(
-                    f"no Cache Manager at {' or '.join(sockets)}: start orbitkv-manager, or leave out "
-                    "orbitkv.require_manager to serve without it"
-                )
+        if not self._options.require_manager:
+            self._turns.start()
             return
-        self._thread.start()
+        self._turns.make_now()
+        client = self.asker
+        if client is None or not client.wait_up(self._options.require_manager_timeout_s):
+            sockets = self._options.tp_shard_bootstrap_sockets or (self._options.bootstrap_socket,)
+            raise orbitkv.UnavailableError(
+                f"no Cache Manager at {' or '.join(sockets)}: start orbitkv-manager, or leave out "
+                "orbitkv.require_manager to serve without it"
+            )
 
     @property
     def client(self) -> orbitkv.Client | None:
         """A worker's."""
-        return self._client
+        made = self._turns.current
+        return None if made is None or isinstance(made, ShardClients) else made
 
     @property
     def asker(self) -> Asker | None:
         """A scheduler's: one client, or one that stands for several."""
-        return self._shards or self._client
-
-    def _take(self) -> Asker | None:
-        taken = self.asker
-        self._client = self._shards = None
-        return taken
+        return self._turns.current
 
     def renew(self, epoch: bytes) -> None:
         """Leaves the namespace for a new one that nobody else is in. The old client has no jobs of ours any more."""
-        with self._lock:
-            if self._closed:
-                return
+
+        def change() -> None:
             self._epoch = epoch
-            if not self._suspended:
-                self._begin_turn(self._take())
+
+        self._turns.renew(change)
 
     def suspend(self, timeout_s: float) -> orbitkv.Client | None:
         """Ends a worker's client because its pages go away; there is none until `resume`. Idempotent.
@@ -108,58 +99,20 @@ class Link:
         Saves what is queued within the timeout and waits for all copies. The client that ended still gives its
         completions. Raises when a copy does not end: the pages must stay.
         """
-        with self._lock:
-            if self._closed or self._suspended:
-                return None
-            self._suspended = True
-            self._turn += 1
-            client = self._client
-            self._take()
-        if client is not None:
-            client.close(timeout_s)
-        return client
+        ended = self._turns.pause(timeout_s)
+        assert not isinstance(ended, ShardClients)
+        return ended
 
     def resume(self) -> None:
         """Brings a client up for the pages as they are now."""
-        with self._lock:
-            if self._closed or not self._suspended:
-                return
-            self._suspended = False
-            self._begin_turn(None)
-
-    def _begin_turn(self, old: Asker | None) -> None:
-        self._turn += 1
-        before = self._thread
-        self._thread = threading.Thread(target=self._run, args=(old, before), name="orbitkv-link", daemon=True)
-        self._thread.start()
+        self._turns.resume()
 
     def close(self, timeout_s: float = 5.0) -> None:
         """Idempotent. Ends the background work, then the client, which drains its copies."""
-        with self._lock:
-            if self._closed:
-                return
-            self._closed = True
-            client = self._take()
-        self._cancel.cancel()
-        if self._thread.is_alive():
-            self._thread.join(timeout_s)
-        if client is not None:
-            client.close(timeout_s)
+        self._turns.close(timeout_s)
 
-    def _run(self, old: Asker | None, before: threading.Thread | None = None) -> None:
-        try:
-            if before is not None and before.is_alive():
-                before.join()
-            if old is not None:
-                old.close()
-            self._bring_up()
-        except Exception as error:
-            if not self._closed:
-                logger.warning("OrbitKV stays off in this engine: %s", error)
-
-    def _bring_up(self) -> None:
-        with self._lock:
-            epoch, turn = self._epoch, self._turn
+    def _make(self) -> Made:
+        epoch = self._epoch
         self._weights = weights = self._weights or orbitkv.identify_weights(
             compat.model_folder(self._vllm_config),
             load_format=compat.load_format(self._vllm_config),
@@ -176,22 +129,12 @@ class Link:
             weights += f" epoch:{epoch.hex()}"
             instance += f"@{epoch.hex()}"
         if not self._options.tp_shard_bootstrap_sockets:
-            client = self._connect(weights, instance, None)
-            shards = None
-        elif self._part.role == "worker":
-            client = self._connect(weights, instance, self._part.ranks.shard_of(self._part.rank))
-            shards = None
-        else:
-            count = self._part.ranks.shard_count
-            clients = [self._connect(weights, instance, shard) for shard in range(count)]
-            client, shards = None, ShardClients(clients, self._part.ranks.replicas)
-        with self._lock:
-            if not self._closed and self._turn == turn:
-                self._client, self._shards = client, shards
-                return
-        late = shards or client
-        assert late is not None
-        late.close(0.0)
+            return self._connect(weights, instance, None)
+        if self._part.role == "worker":
+            return self._connect(weights, instance, self._part.ranks.shard_of(self._part.rank))
+        count = self._part.ranks.shard_count
+        clients = [self._connect(weights, instance, shard) for shard in range(count)]
+        return ShardClients(clients, self._part.ranks.replicas)
 
     def _connect(self, weights: str, instance: str, shard: int | None) -> orbitkv.Client:
         """A client of the engine's one Manager, or of the Manager of one shard.
@@ -207,10 +150,10 @@ class Link:
             ranks = compat.Ranks(ranks.replicas, 1, ranks.replicas)
             rank, own = rank % ranks.replicas, 0
         fields = self._fields | {"weights": weights}
-        logger.info("OrbitKV identity (%s): %s", self._part.name, identity.describe(fields))
+        logger.info("OrbitKV identity (%s): %s", self._part.name, describe(fields))
         representation = b""
         if self._representation:
-            representation = identity.representation_digest(self._representation)
+            representation = representation_digest(self._representation)
         client = orbitkv.Client(
             orbitkv.ClientOptions(
                 socket=self._options.socket_of(shard or 0),

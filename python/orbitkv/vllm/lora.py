@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import orbitkv
+from orbitkv.folders import local_copy
 
 # What vLLM may read of an adapter's folder.
 CONFIG = "adapter_config.json"
@@ -28,17 +29,11 @@ Stamp = tuple[tuple[str, int, int, int, int, int], ...]
 
 def folder_of(lora_path: str) -> Path:
     """As vLLM resolves it, but without a download: of a hub's name the copy on this host."""
-    path = Path(lora_path)
     try:
-        path = path.expanduser() if lora_path.startswith("~") else path
-        if path.exists():
-            return path
-        from huggingface_hub import try_to_load_from_cache
-
-        found = try_to_load_from_cache(lora_path, CONFIG)
-    except Exception:  # no hub package, or a name that it or the file system does not accept
-        return path
-    return Path(found).parent if isinstance(found, str) else path
+        path = str(Path(lora_path).expanduser()) if lora_path.startswith("~") else lora_path
+    except RuntimeError:  # no such user
+        path = lora_path
+    return Path(local_copy(path, CONFIG))
 
 
 def stamp(folder: Path) -> Stamp:

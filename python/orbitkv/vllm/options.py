@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
+
+from orbitkv.options import default_socket
 
 PREFIX = "orbitkv."
 ROLES = {"kv_producer": "save_only", "kv_consumer": "restore_only"}  # of vLLM, other than kv_both
@@ -16,11 +17,6 @@ SAVES = ("all", "prompt", "seen_twice")
 
 class OptionError(ValueError):
     """A key or value that OrbitKV does not accept; the message names the remedy."""
-
-
-def default_socket() -> str:
-    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
-    return (runtime if runtime.startswith("/") else "/run") + "/orbitkv/manager.sock"
 
 
 @dataclass(frozen=True)

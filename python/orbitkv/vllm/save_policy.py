@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from orbitkv.vllm.options import PREFIX, SAVES, Options
-from orbitkv.vllm.warn_once import WarnOnce
+from orbitkv.warn_once import WarnOnce
 
 logger = logging.getLogger("orbitkv.vllm")
 
