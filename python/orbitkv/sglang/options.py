@@ -1,0 +1,126 @@
+"""What the linker is told, checked once: its part of SGLang's linker configuration, and the environment.
+
+SGLang hands ``linker_extra_config`` of ``--unified-cache-external-linker-config`` over; with
+``--radix-cache-backend orbitkv`` the whole of that configuration is ours. What it says goes before the environment.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+SCHEME = "unix://"
+PREFIX = "ORBITKV_SGLANG_"
+# Of the environment: the option that it sets.
+VARIABLES = {f"{PREFIX}ENDPOINT": "endpoint", f"{PREFIX}LOOKUP_WAIT": "load_wait_ms"}
+MODES = ("read_write", "save_only", "restore_only")
+STORES = ("auto", "ordinary", "nontemporal")
+MAX_LOAD_WAIT_MS = 60_000
+
+
+class OptionError(ValueError):
+    """An option or value that OrbitKV does not accept; the message names the remedy."""
+
+
+def default_endpoint() -> str:
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+    return SCHEME + (runtime if runtime.startswith("/") else "/run") + "/orbitkv/manager.sock"
+
+
+@dataclass(frozen=True)
+class Options:
+    endpoint: str = ""  # where the Manager listens, unix:///path; empty: the user's default place
+    mode: str = "read_write"  # read_write, save_only or restore_only
+    require_manager: bool = False  # do not start without a Manager
+    require_manager_timeout_s: float = 30.0
+    model_id: str = ""  # names the weights instead of their content
+    trust_mm_uuids: bool = False  # believe callers that equal hashes of images and sounds mean equal content
+    lookup_wait_us: int = 2000  # a look-up waits at most so long for the Manager's first answer, then there is no hit
+    lookup_limit_ms: int = 50  # a Manager without an answer by then is left alone until it answers
+    load_wait_ms: int = 0  # a look-up may wait so long for blocks that are not in the Manager's memory
+    load_timeout_s: float = 10.0  # a load that does not end in this time fails its batch
+    reset_timeout_s: float = 10.0  # a flush and the end wait at most so long for copies that run
+    copy_threads: int = 0  # 0: chosen by the client
+    stores: Literal["auto", "ordinary", "nontemporal"] = "auto"  # how bytes are written into the engine's pages
+
+    @property
+    def socket(self) -> str:
+        return self.endpoint.removeprefix(SCHEME)
+
+    @property
+    def saves(self) -> bool:
+        return self.mode != "restore_only"
+
+    @property
+    def loads(self) -> bool:
+        return self.mode != "save_only"
+
+
+_FIELDS = Options.__dataclass_fields__
+KNOWN_KEYS = tuple(sorted(_FIELDS))
+
+
+def _convert(name: str, value: Any, default: Any) -> Any:
+    wanted = type(default)
+    if wanted is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if not isinstance(value, wanted) or (wanted is int and isinstance(value, bool)):
+        raise OptionError(f"{name} must be of type {wanted.__name__}, not {type(value).__name__} ({value!r})")
+    return value
+
+
+def _of_environment(environment: Mapping[str, str]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for variable, text in environment.items():
+        if not variable.startswith(PREFIX):
+            continue
+        name = VARIABLES.get(variable)
+        if name is None:
+            raise OptionError(f"unknown variable {variable}; known are: {', '.join(VARIABLES)}")
+        if name == "load_wait_ms":
+            if not text.isdecimal():
+                raise OptionError(f"{variable} must be a number of milliseconds, not {text!r}")
+            values[name] = int(text)
+        elif text:
+            values[name] = text
+    return values
+
+
+def _check(options: Options) -> None:
+    if not options.endpoint.startswith(SCHEME + "/"):
+        raise OptionError(
+            f"the endpoint must be {SCHEME}/path of a Manager's socket on this host, not {options.endpoint!r} "
+            f"(option endpoint, or {PREFIX}ENDPOINT)"
+        )
+    if options.mode not in MODES:
+        raise OptionError(f"mode must be one of {', '.join(MODES)}, not {options.mode!r}")
+    if options.stores not in STORES:
+        raise OptionError(f"stores must be one of {', '.join(STORES)}, not {options.stores!r}")
+    if not 0 <= options.load_wait_ms <= MAX_LOAD_WAIT_MS:
+        raise OptionError(f"load_wait_ms must be 0 to {MAX_LOAD_WAIT_MS}")
+    for name in ("require_manager_timeout_s", "lookup_wait_us", "lookup_limit_ms", "copy_threads"):
+        if getattr(options, name) < 0:
+            raise OptionError(f"{name} must not be negative")
+    for name in ("load_timeout_s", "reset_timeout_s"):
+        if getattr(options, name) <= 0:
+            raise OptionError(f"{name} must be more than 0")
+
+
+def parse(extra_config: Mapping[str, Any] | None, environment: Mapping[str, str] | None = None) -> Options:
+    """Both together; an unknown key of either is refused.
+
+    Args:
+        extra_config: the linker's own part of SGLang's configuration.
+        environment: the process's own by default.
+    """
+    values = _of_environment(os.environ if environment is None else environment)
+    for name, value in (extra_config or {}).items():
+        if name not in _FIELDS:
+            raise OptionError(f"unknown option {name!r}; known are: {', '.join(KNOWN_KEYS)}")
+        values[name] = _convert(name, value, _FIELDS[name].default)
+    values["endpoint"] = values.get("endpoint") or default_endpoint()
+    options = Options(**values)
+    _check(options)
+    return options
