@@ -5,12 +5,28 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 
+from orbitkv.vllm import compat
 from orbitkv.vllm.groups import Group, Groups
+from orbitkv.vllm.options import parse
+from orbitkv.vllm.scheduler import SchedulerSide
 
 BLOCK = 4
 HASH_BYTES = 32
 FULL = Group(BLOCK, 1024, "full_attention", "float32", None)
 ONE_GROUP = Groups([FULL])
+# Blocks twice as long, and a window that reaches over two of them: a boundary after every second hash block.
+WINDOW = Group(2 * BLOCK, 1024, "sliding_window", "float32", None, "sliding_window", 10)
+STATE = Group(2 * BLOCK, 512, "mamba", "float32", None, "recurrent", exact=True)
+
+
+def parsed(**options):
+    """A connector's options, given without their prefix."""
+    return parse({"orbitkv.bootstrap_socket": "/x"} | {f"orbitkv.{key}": value for key, value in options.items()})
+
+
+def scheduler_side(client, groups=ONE_GROUP, *, world=1, offers=True, **options):
+    ranks = compat.Ranks(world, world, 1)
+    return SchedulerSide(FakeLink(client), parsed(**options), groups, ranks, HASH_BYTES, offers)
 
 
 def block_hash(name, index):

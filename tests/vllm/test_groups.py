@@ -5,7 +5,23 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from fakes import BLOCK, FULL, HASH_BYTES, FakeClient, FakeLink, block_hash, blocks, report, request, start, step
+from fakes import (
+    BLOCK,
+    FULL,
+    HASH_BYTES,
+    STATE,
+    WINDOW,
+    FakeClient,
+    FakeLink,
+    block_hash,
+    blocks,
+    parsed,
+    report,
+    request,
+    scheduler_side,
+    start,
+    step,
+)
 from vllm.v1.core.single_type_kv_cache_manager import (
     ChunkedLocalAttentionManager,
     MambaManager,
@@ -16,16 +32,12 @@ from vllm.v1.kv_cache_interface import ChunkedLocalAttentionSpec, FullAttentionS
 import orbitkv
 from orbitkv.identity import representation_digest
 from orbitkv.vllm import compat
-from orbitkv.vllm.groups import Group, Groups
+from orbitkv.vllm.groups import Groups
 from orbitkv.vllm.messages import Load, Metadata, SaveReport, WorkerMetadata
-from orbitkv.vllm.options import parse
-from orbitkv.vllm.scheduler import SchedulerSide
 from orbitkv.vllm.worker import WorkerSide
 
 pytestmark = pytest.mark.usefixtures("fake_hashes")
 
-# Blocks twice as long, and a window that reaches over two of them: a boundary after every second hash block.
-WINDOW = Group(2 * BLOCK, 1024, "sliding_window", "float32", None, "sliding_window", 10)
 PROMPT = 33  # eight hash blocks and a token
 
 
@@ -34,12 +46,11 @@ def mixed(retention=0):
 
 
 def make(client, groups=None):
-    options = parse({"orbitkv.bootstrap_socket": "/x"})
-    return SchedulerSide(FakeLink(client), options, groups or mixed(), compat.Ranks(1, 1, 1), HASH_BYTES, True)
+    return scheduler_side(client, groups or mixed())
 
 
 def make_worker(client):
-    side = WorkerSide(None, None, parse({"orbitkv.bootstrap_socket": "/x"}), mixed(), compat.Ranks(1, 1, 1), HASH_BYTES)
+    side = WorkerSide(None, None, parsed(), mixed(), compat.Ranks(1, 1, 1), HASH_BYTES)
     side._link = FakeLink(client)
     return side
 
@@ -255,8 +266,6 @@ def test_a_block_found_with_its_content_is_not_fenced_in_its_group():
 
 
 # ---- states and drafters --------------------------------------------------------------------------------------------
-
-STATE = Group(2 * BLOCK, 512, "mamba", "float32", None, "recurrent", exact=True)
 
 
 def recurrent(retention=0, exact=True):

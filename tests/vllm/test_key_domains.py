@@ -5,14 +5,12 @@ from concurrent.futures import Future
 from types import SimpleNamespace
 
 import pytest
-from fakes import BLOCK, HASH_BYTES, ONE_GROUP, FakeClient, FakeLink, block_hash, blocks, report, request, step
+from fakes import BLOCK, HASH_BYTES, FakeClient, block_hash, blocks, report, request, scheduler_side, step
 
-from orbitkv.vllm import changes, compat, key_domains, lora
+from orbitkv.vllm import changes, key_domains, lora
 from orbitkv.vllm.changes import Changes
 from orbitkv.vllm.lora import AdapterFiles, content_digest, derived, key_domain, stamp
 from orbitkv.vllm.messages import WorkerMetadata
-from orbitkv.vllm.options import parse
-from orbitkv.vllm.scheduler import SchedulerSide
 
 CONTENT = b"c" * 32
 OTHER = b"d" * 32
@@ -136,14 +134,7 @@ class Pool:
 
 @pytest.fixture
 def side(fake_hashes):
-    made = SchedulerSide(
-        FakeLink(FakeClient()),
-        parse({"orbitkv.bootstrap_socket": "/x"}),
-        ONE_GROUP,
-        compat.Ranks(1, 1, 1),
-        HASH_BYTES,
-        True,
-    )
+    made = scheduler_side(FakeClient())
     made.domains._files = Files({"/a": CONTENT, "/b": OTHER})
     made.domains.pool = Pool()
     made.domains.pool.cached_block_hash_to_block["x"] = 1

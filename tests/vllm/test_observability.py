@@ -6,15 +6,14 @@ from types import SimpleNamespace
 import pytest
 from fakes import (
     BLOCK,
-    HASH_BYTES,
     ONE_GROUP,
     FakeClient,
-    FakeLink,
     block_hash,
     blocks,
     hashes_of,
     report,
     request,
+    scheduler_side,
     step,
 )
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -23,9 +22,7 @@ from vllm.v1.core.kv_cache_utils import maybe_convert_block_hash
 from orbitkv.vllm import compat, reasons
 from orbitkv.vllm.events import Events
 from orbitkv.vllm.messages import SaveReport, WorkerMetadata
-from orbitkv.vllm.options import parse
 from orbitkv.vllm.records import Counters
-from orbitkv.vllm.scheduler import SchedulerSide
 from orbitkv.vllm.stats import COUNTERS, Meter, OrbitKVPromMetrics, OrbitKVStats, Transfers
 
 pytestmark = pytest.mark.usefixtures("fake_hashes", "registered")
@@ -39,8 +36,7 @@ def registered(monkeypatch):
 
 
 def make(client, *, offers=True, **options):
-    config = {"orbitkv.bootstrap_socket": "/x"} | {f"orbitkv.{key}": value for key, value in options.items()}
-    side = SchedulerSide(FakeLink(client), parse(config), ONE_GROUP, compat.Ranks(1, 1, 1), HASH_BYTES, offers)
+    side = scheduler_side(client, offers=offers, **options)
     side.events = Events(ONE_GROUP, True, stored, removed)
     return side
 

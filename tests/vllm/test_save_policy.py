@@ -3,26 +3,30 @@
 import logging
 
 import pytest
-from fakes import BLOCK, FULL, HASH_BYTES, ONE_GROUP, FakeClient, FakeLink, block_hash, report, request, step
+from fakes import (
+    BLOCK,
+    FULL,
+    ONE_GROUP,
+    FakeClient,
+    block_hash,
+    parsed,
+    report,
+    request,
+    scheduler_side,
+    step,
+)
 
 from orbitkv import warn_once
-from orbitkv.vllm import compat, save_jobs, save_policy
+from orbitkv.vllm import save_jobs, save_policy
 from orbitkv.vllm.groups import Group, Groups
 from orbitkv.vllm.messages import SaveReport, WorkerMetadata
-from orbitkv.vllm.options import parse
 from orbitkv.vllm.save_policy import SavePolicy, Wishes
-from orbitkv.vllm.scheduler import SchedulerSide
 
 pytestmark = pytest.mark.usefixtures("fake_hashes")
 
 
-def options(**more):
-    return parse({"orbitkv.bootstrap_socket": "/x"} | {f"orbitkv.{key}": value for key, value in more.items()})
-
-
 def make(client=None, groups=ONE_GROUP, **more):
-    link = FakeLink(client or FakeClient())
-    return SchedulerSide(link, options(**more), groups, compat.Ranks(1, 1, 1), HASH_BYTES, True)
+    return scheduler_side(client or FakeClient(), groups, **more)
 
 
 def begin(side, req, params=None):
@@ -77,7 +81,7 @@ def test_seen_twice_saves_what_another_request_has_as_well():
 
 def test_seen_twice_forgets_the_oldest(monkeypatch):
     monkeypatch.setattr(save_policy, "SEEN_KEYS", 2)
-    policy = SavePolicy(options(save="seen_twice"))
+    policy = SavePolicy(parsed(save="seen_twice"))
     wishes = policy.wishes(None)
 
     def wants(req_id, key):
@@ -142,8 +146,8 @@ def test_a_request_may_save_more_than_the_engine_does_by_itself_but_not_against_
     assert saved(side, begin(side, request("r", 16, prompt=10), {"orbitkv.save": "all"})) == [10, 11, 12, 13]
     side = make(mode="restore_only")
     assert saved(side, begin(side, request("r", 16), {"orbitkv.save": "all"})) == []
-    assert SavePolicy(options(mode="restore_only")).wishes({"orbitkv.save": "all"}) == Wishes("", True)
-    assert SavePolicy(options(mode="save_only")).wishes({"orbitkv.load": True}) == Wishes("all", False)
+    assert SavePolicy(parsed(mode="restore_only")).wishes({"orbitkv.save": "all"}) == Wishes("", True)
+    assert SavePolicy(parsed(mode="save_only")).wishes({"orbitkv.load": True}) == Wishes("all", False)
 
 
 def test_a_request_that_must_not_load_is_not_looked_up():
@@ -157,7 +161,7 @@ def test_a_request_that_must_not_load_is_not_looked_up():
 
 
 def test_wishes_that_are_not_understood_change_nothing_and_are_told_once(caplog):
-    policy = SavePolicy(options())
+    policy = SavePolicy(parsed())
     with caplog.at_level(logging.WARNING, "orbitkv.vllm"):
         for _ in range(2):
             for params in ({"orbitkv.save": "some"}, {"orbitkv.load": 0}, {"orbitkv.keep": 1}, {"orbitkv.save": [1]}):

@@ -10,19 +10,27 @@ import random
 from types import SimpleNamespace
 
 import pytest
-from fakes import BLOCK, FULL, HASH_BYTES, ONE_GROUP, FakeClient, FakeLink, block_hash, report, request, step
+from fakes import (
+    BLOCK,
+    FULL,
+    ONE_GROUP,
+    STATE,
+    WINDOW,
+    FakeClient,
+    block_hash,
+    report,
+    request,
+    scheduler_side,
+    step,
+)
 
 from orbitkv.vllm import compat, key_domains
-from orbitkv.vllm.groups import Group, Groups
+from orbitkv.vllm.groups import Groups
 from orbitkv.vllm.messages import Save, SaveReport, WorkerMetadata
-from orbitkv.vllm.options import parse
 from orbitkv.vllm.save_jobs import Job, SaveJobs
-from orbitkv.vllm.scheduler import SchedulerSide
 
 pytestmark = pytest.mark.usefixtures("fake_hashes")
 
-WINDOW = Group(2 * BLOCK, 1024, "sliding_window", "float32", None, "sliding_window", 10)
-STATE = Group(2 * BLOCK, 512, "mamba", "float32", None, "recurrent", exact=True)
 SHAPES = {
     "full": ONE_GROUP,
     "window": Groups([FULL, WINDOW], BLOCK),
@@ -32,9 +40,7 @@ SHAPES = {
 
 
 def make(groups=ONE_GROUP, client=None, **options):
-    config = {"orbitkv.bootstrap_socket": "/x"} | {f"orbitkv.{key}": value for key, value in options.items()}
-    link = FakeLink(client or FakeClient())
-    return SchedulerSide(link, parse(config), groups, compat.Ranks(1, 1, 1), HASH_BYTES, True)
+    return scheduler_side(client or FakeClient(), groups, **options)
 
 
 # ---- which requests are looked at -----------------------------------------------------------------------------------

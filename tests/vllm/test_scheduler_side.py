@@ -14,6 +14,7 @@ from fakes import (
     hashes_of,
     report,
     request,
+    scheduler_side,
     start,
     step,
 )
@@ -25,11 +26,6 @@ from orbitkv.vllm.options import parse
 from orbitkv.vllm.scheduler import HashSet, SchedulerSide
 
 pytestmark = pytest.mark.usefixtures("fake_hashes")
-
-
-def make(client, *, world=1, offers=True, **options):
-    config = {"orbitkv.bootstrap_socket": "/x"} | {f"orbitkv.{key}": value for key, value in options.items()}
-    return SchedulerSide(FakeLink(client), parse(config), ONE_GROUP, compat.Ranks(world, world, 1), HASH_BYTES, offers)
 
 
 def split(save):
@@ -49,19 +45,19 @@ def acknowledge(side, metadata, incarnation=None, world=1):
 
 def test_offers_what_is_there_and_never_the_last_token(clock):
     client = FakeClient(hashes_of("r", 0, 1, 2))
-    side = make(client)
+    side = scheduler_side(client)
     # 12 tokens are three full blocks, but the last token is always computed.
     assert start(side, request("r", 12)) == (2 * BLOCK, True)
     assert client.named("query")[0][1] == 2
-    assert start(make(client), request("r", 13)) == (3 * BLOCK, True)
+    assert start(scheduler_side(client), request("r", 13)) == (3 * BLOCK, True)
 
 
 def test_asks_only_behind_the_engines_own_hit(clock):
     client = FakeClient(hashes_of("r", 0, 1, 2, 3))
-    side = make(client)
+    side = scheduler_side(client)
     assert start(side, request("r", 21), local=3) == (BLOCK, True)
     assert client.named("query")[0][:3] == ("r", 5, 3)
-    assert start(make(client), request("r", 17), local=4) == (0, False)
+    assert start(scheduler_side(client), request("r", 17), local=4) == (0, False)
     assert len(client.named("query")) == 1, "nothing to ask when the engine has it all"
 
 
@@ -72,13 +68,13 @@ def test_asks_only_behind_the_engines_own_hit(clock):
 )
 def test_requests_that_are_answered_without_asking(clock, req):
     client = FakeClient(hashes_of("r", 0, 1, 2, 3))
-    side = make(client)
+    side = scheduler_side(client)
     assert start(side, req) == (0, False)
     assert client.log == []
 
 
 def test_requests_outside_the_key_are_not_saved_either(clock):
-    side = make(FakeClient())
+    side = scheduler_side(FakeClient())
     side.on_new_request(request("r", 20, mm=[SimpleNamespace(identifier="x.png")]))
     side.on_new_request(request("s", 20, skip=True))
     metadata = side.build(step(new=[("r", [1, 2, 3, 4, 5], 0, 20), ("s", [6, 7, 8, 9, 10], 0, 20)]))
@@ -87,18 +83,18 @@ def test_requests_outside_the_key_are_not_saved_either(clock):
 
 @pytest.mark.parametrize("client", [None, FakeClient(hashes_of("r", 0, 1, 2), state="down")])
 def test_without_a_manager_there_is_no_hit(clock, client):
-    assert start(make(client), request("r", 20)) == (0, False)
+    assert start(scheduler_side(client), request("r", 20)) == (0, False)
 
 
 def test_save_only_and_failure_policy_offer_nothing(clock):
     client = FakeClient(hashes_of("r", 0, 1, 2))
-    assert start(make(client, offers=False), request("r", 20)) == (0, False)
+    assert start(scheduler_side(client, offers=False), request("r", 20)) == (0, False)
     assert client.log == []
 
 
 def test_waits_shortly_for_an_answer_then_gives_up_for_this_request(clock):
     client = FakeClient(hashes_of("r", 0), silent=True)
-    side = make(client)
+    side = scheduler_side(client)
     req = request("r", 20)
     assert start(side, req) == (None, False)
     assert client.named("query")[0][3] == pytest.approx(200e-6)
@@ -116,7 +112,7 @@ def test_waits_shortly_for_an_answer_then_gives_up_for_this_request(clock):
 
 def test_a_late_answer_within_the_limit_is_used(clock):
     client = FakeClient(hashes_of("r", 0, 1), silent=True)
-    side = make(client)
+    side = scheduler_side(client)
     req = request("r", 20)
     assert start(side, req) == (None, False)
     client.silent = False
@@ -126,7 +122,7 @@ def test_a_late_answer_within_the_limit_is_used(clock):
 
 def test_a_load_in_the_manager_is_waited_for_as_long_as_it_may_take(clock):
     client = FakeClient(hashes_of("r", 0, 1), loading=True)
-    side = make(client, load_wait_ms=2000)
+    side = scheduler_side(client, load_wait_ms=2000)
     req = request("r", 20)
     assert start(side, req) == (None, False)
     clock.now += 1.9
@@ -142,7 +138,7 @@ def test_a_load_in_the_manager_is_waited_for_as_long_as_it_may_take(clock):
 
 def test_a_load_that_does_not_end_is_given_up(clock):
     client = FakeClient(hashes_of("r", 0, 1), loading=True)
-    side = make(client, load_wait_ms=100)
+    side = scheduler_side(client, load_wait_ms=100)
     req = request("r", 20)
     assert start(side, req) == (None, False)
     clock.now += 0.149
@@ -155,7 +151,7 @@ def test_a_load_that_does_not_end_is_given_up(clock):
 
 def test_a_load_may_take_as_long_as_computing_would(clock):
     client = FakeClient(hashes_of("r", 0), loading=True)
-    side = make(client)
+    side = scheduler_side(client)
     assert start(side, request("r", 4001)) == (None, False)
     assert client.named("query")[-1][4] == pytest.approx(DEFAULT_S)
     assert not client.measured[-1]
@@ -166,7 +162,7 @@ def test_a_load_may_take_as_long_as_computing_would(clock):
     assert start(side, request("s", 4001)) == (None, False)
     assert client.named("query")[-1][4] == pytest.approx(2.0)
     assert client.measured[-1]
-    side = make(client, load_wait_ms=2000)
+    side = scheduler_side(client, load_wait_ms=2000)
     side._rate.step(200, clock.now)
     clock.now += 0.1
     side._rate.step(1, clock.now)
@@ -176,7 +172,7 @@ def test_a_load_may_take_as_long_as_computing_would(clock):
 
 def test_repeated_questions_use_one_lease_and_are_renewed(clock):
     client = FakeClient(hashes_of("r", 0, 1))
-    side = make(client)
+    side = scheduler_side(client)
     req = request("r", 20)
     assert start(side, req) == (2 * BLOCK, True)
     assert side.matched_tokens(req, 0) == (2 * BLOCK, True)
@@ -194,7 +190,7 @@ def test_repeated_questions_use_one_lease_and_are_renewed(clock):
 
 def test_begins_the_restore_for_all_ranks_and_hands_over_the_right_blocks(clock):
     client = FakeClient(hashes_of("r", 0, 1, 2, 3))
-    side = make(client, world=2)
+    side = scheduler_side(client, world=2)
     req = request("r", 20)
     assert start(side, req, local=1) == (3 * BLOCK, True)
     side.allocated(req, blocks([50, 51, 52, 53, 54]), 2 * BLOCK)
@@ -208,7 +204,7 @@ def test_begins_the_restore_for_all_ranks_and_hands_over_the_right_blocks(clock)
 
 def test_an_offer_that_is_not_taken_is_released(clock):
     client = FakeClient(hashes_of("r", 0, 1))
-    side = make(client)
+    side = scheduler_side(client)
     req = request("r", 20)
     start(side, req)
     side.allocated(req, blocks([1, 2, 3, 4, 5]), 0)
@@ -220,7 +216,7 @@ def test_an_offer_that_is_not_taken_is_released(clock):
 
 def test_a_request_that_ends_while_queued_leaves_nothing(clock):
     client = FakeClient(hashes_of("r", 0, 1))
-    side = make(client)
+    side = scheduler_side(client)
     req = request("r", 20)
     start(side, req)
     side.request_finished(req)
@@ -236,7 +232,7 @@ def test_a_request_that_ends_while_queued_leaves_nothing(clock):
 
 def test_a_grant_is_released_while_its_metadata_has_not_left(clock):
     client = FakeClient(hashes_of("r", 0, 1))
-    side = make(client)
+    side = scheduler_side(client)
     req = request("r", 20)
     start(side, req)
     side.allocated(req, blocks([1, 2, 3, 4, 5]), 2 * BLOCK)
@@ -248,7 +244,7 @@ def test_a_grant_is_released_while_its_metadata_has_not_left(clock):
 
 def test_a_grant_is_the_workers_once_its_metadata_left(clock):
     client = FakeClient(hashes_of("r", 0, 1))
-    side = make(client)
+    side = scheduler_side(client)
     req = request("r", 20)
     start(side, req)
     side.allocated(req, blocks([1, 2, 3, 4, 5]), 2 * BLOCK)
@@ -261,7 +257,7 @@ def test_a_grant_is_the_workers_once_its_metadata_left(clock):
 
 def test_a_grant_that_cannot_be_asked_for_becomes_a_failed_load(clock):
     client = FakeClient(hashes_of("r", 0, 1), grants_refused=True)
-    side = make(client)
+    side = scheduler_side(client)
     req = request("r", 20)
     start(side, req)
     side.allocated(req, blocks([1, 2, 3, 4, 5]), 2 * BLOCK)
@@ -272,7 +268,7 @@ def test_a_grant_that_cannot_be_asked_for_becomes_a_failed_load(clock):
 
 def test_a_request_whose_loads_keep_failing_is_computed(clock):
     client = FakeClient(hashes_of("r", 0, 1))
-    side = make(client)
+    side = scheduler_side(client)
     req = request("r", 20)
     side.on_new_request(req)
     for attempt in range(2):
@@ -286,7 +282,7 @@ def test_a_request_whose_loads_keep_failing_is_computed(clock):
 
 def test_a_failed_key_is_not_offered_until_stored_anew(clock):
     client = FakeClient(hashes_of("r", 0, 1, 2))
-    side = make(client)
+    side = scheduler_side(client)
     side._follow_incarnation(client)
     side.update(report(WorkerMetadata(failed_hashes={block_hash("r", 1)})))
     req = request("r", 20)
@@ -301,7 +297,7 @@ def test_a_failed_key_is_not_offered_until_stored_anew(clock):
 
 
 def test_saves_blocks_in_the_step_that_completes_them(clock):
-    side = make(FakeClient())
+    side = scheduler_side(FakeClient())
     req = request("r", 10, prompt=10)
     side.on_new_request(req)
     # A chunk of 6 tokens: one complete block.
@@ -322,7 +318,7 @@ def test_saves_blocks_in_the_step_that_completes_them(clock):
 
 def test_restored_blocks_are_known_and_blocks_of_the_engine_that_were_never_stored_are_published(clock):
     client = FakeClient(hashes_of("r", 2, 3))
-    side = make(client)
+    side = scheduler_side(client)
     side.build(step())
     req = request("r", 24)
     # The engine has two blocks by itself, two more come from the Manager.
@@ -344,7 +340,7 @@ def test_restored_blocks_are_known_and_blocks_of_the_engine_that_were_never_stor
 
 def test_a_new_manager_gets_what_the_engine_holds(clock):
     client = FakeClient()
-    side = make(client)
+    side = scheduler_side(client)
     first = request("a", 12, name="p")
     side.on_new_request(first)
     acknowledge(side, side.build(step(new=[("a", [1, 2, 3], 0, 12)])))
@@ -366,7 +362,7 @@ def test_a_new_manager_gets_what_the_engine_holds(clock):
 
 
 def test_blocks_computed_again_are_always_published(clock):
-    side = make(FakeClient())
+    side = scheduler_side(FakeClient())
     req = request("r", 12)
     side.on_new_request(req)
     acknowledge(side, side.build(step(new=[("r", [1, 2, 3], 0, 12)])))
@@ -377,7 +373,7 @@ def test_blocks_computed_again_are_always_published(clock):
 
 
 def test_a_block_in_the_making_is_not_saved_twice(clock):
-    side = make(FakeClient())
+    side = scheduler_side(FakeClient())
     first, second = request("a", 12, name="p"), request("b", 12, name="p")
     for req in (first, second):
         side.on_new_request(req)
@@ -389,7 +385,7 @@ def test_a_block_in_the_making_is_not_saved_twice(clock):
 
 def test_saving_pauses_while_the_manager_is_away_and_catches_up(clock):
     client = FakeClient(state="suspect")
-    side = make(client)
+    side = scheduler_side(client)
     req = request("r", 16)
     side.on_new_request(req)
     assert side.build(step(new=[("r", [1, 2, 3, 4], 0, 8)])).saves == []
@@ -399,13 +395,13 @@ def test_saving_pauses_while_the_manager_is_away_and_catches_up(clock):
 
 
 def test_restore_only_saves_nothing(clock):
-    side = make(FakeClient(), mode="restore_only")
+    side = scheduler_side(FakeClient(), mode="restore_only")
     side.on_new_request(request("r", 12))
     assert side.build(step(new=[("r", [1, 2, 3], 0, 12)])).saves == []
 
 
 def test_null_blocks_are_skipped(clock):
-    side = make(FakeClient())
+    side = scheduler_side(FakeClient())
     side.on_new_request(request("r", 12))
     metadata = side.build(step(new=[("r", [1, 0, 3], 0, 12)]))
     assert [(save.first_depth, save.block_ids) for save in metadata.saves] == [(0, [1]), (2, [3])]
@@ -422,7 +418,7 @@ def save_one(side, name="a", ids=(1, 2, 3)):
 
 
 def test_reused_blocks_are_fenced(clock):
-    side = make(FakeClient())
+    side = scheduler_side(FakeClient())
     first, job = save_one(side)
     side.request_finished(first)
     side.on_new_request(request("b", 12))
@@ -431,7 +427,7 @@ def test_reused_blocks_are_fenced(clock):
 
 
 def test_appended_blocks_are_fenced(clock):
-    side = make(FakeClient())
+    side = scheduler_side(FakeClient())
     first, job = save_one(side)
     side.on_new_request(request("b", 4))
     side.build(step(new=[("b", [9], 0, 4)]))
@@ -440,7 +436,7 @@ def test_appended_blocks_are_fenced(clock):
 
 
 def test_a_block_found_with_its_content_is_not_fenced(clock):
-    side = make(FakeClient())
+    side = scheduler_side(FakeClient())
     first, _ = save_one(side)
     side.request_finished(first)
     side.on_new_request(request("b", 13, name="a"))
@@ -448,7 +444,7 @@ def test_a_block_found_with_its_content_is_not_fenced(clock):
 
 
 def test_a_block_computed_again_in_place_is_fenced(clock):
-    side = make(FakeClient())
+    side = scheduler_side(FakeClient())
     first, job = save_one(side)
     side.request_finished(first)
     side.on_new_request(request("b", 13, name="a"))
@@ -460,7 +456,7 @@ def test_a_block_computed_again_in_place_is_fenced(clock):
 
 def test_blocks_given_to_a_load_are_fenced(clock):
     client = FakeClient(hashes_of("b", 0, 1))
-    side = make(client)
+    side = scheduler_side(client)
     first, job = save_one(side)
     side.request_finished(first)
     req = request("b", 12)
@@ -470,7 +466,7 @@ def test_blocks_given_to_a_load_are_fenced(clock):
 
 
 def test_finished_jobs_are_not_fenced_and_all_ranks_must_report(clock):
-    side = make(FakeClient(), world=2)
+    side = scheduler_side(FakeClient(), world=2)
     first, job = save_one(side)
     side.request_finished(first)
     stored = SaveReport(side._link.client.incarnation, [True] * 3)
@@ -488,7 +484,7 @@ def test_finished_jobs_are_not_fenced_and_all_ranks_must_report(clock):
 
 def test_an_idle_engine_does_not_step_for_a_manager_that_is_away(clock):
     client = FakeClient()
-    side = make(client)
+    side = scheduler_side(client)
     save_one(side)
     assert side.has_pending_work()
     client.state = "suspect"
@@ -503,7 +499,7 @@ def test_an_idle_engine_does_not_step_for_a_manager_that_is_away(clock):
 
 def test_a_reset_moves_to_a_namespace_of_its_own(clock):
     client = FakeClient(hashes_of("r", 0, 1))
-    side = make(client)
+    side = scheduler_side(client)
     old, job = save_one(side, "o")
     start(side, request("r", 20))
     side.reset()
@@ -524,7 +520,7 @@ def test_a_reset_moves_to_a_namespace_of_its_own(clock):
 
 def test_loads_that_have_not_left_fail_at_a_reset(clock):
     client = FakeClient(hashes_of("r", 0, 1))
-    side = make(client)
+    side = scheduler_side(client)
     req = request("r", 20)
     start(side, req)
     side.allocated(req, blocks([1, 2, 3, 4, 5]), 2 * BLOCK)

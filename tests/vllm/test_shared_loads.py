@@ -1,23 +1,23 @@
 """Requests that need the same blocks at once: one of them loads, the others wait for it, within bounds."""
 
 import pytest
-from fakes import BLOCK, HASH_BYTES, ONE_GROUP, FakeClient, FakeLink, blocks, hashes_of, report, request, start
-
-from orbitkv.vllm import compat
-from orbitkv.vllm.options import parse
-from orbitkv.vllm.scheduler import SchedulerSide
+from fakes import (
+    BLOCK,
+    FakeClient,
+    blocks,
+    hashes_of,
+    report,
+    request,
+    scheduler_side,
+    start,
+)
 
 pytestmark = pytest.mark.usefixtures("fake_hashes")
 
 
-def make(client):
-    options = parse({"orbitkv.bootstrap_socket": "/x"})
-    return SchedulerSide(FakeLink(client), options, ONE_GROUP, compat.Ranks(1, 1, 1), HASH_BYTES, True)
-
-
 def test_the_same_prefix_is_loaded_once(clock):
     client = FakeClient(hashes_of("p", 0, 1))
-    side = make(client)
+    side = scheduler_side(client)
     first, second = request("a", 20, name="p"), request("b", 20, name="p")
     start(side, first)
     side.allocated(first, blocks([1, 2, 3, 4, 5]), 2 * BLOCK)
@@ -36,7 +36,7 @@ def test_the_same_prefix_is_loaded_once(clock):
 
 def loading(client):
     """A side on which a request loads the blocks that another one with the same prompt needs."""
-    side = make(client)
+    side = scheduler_side(client)
     first = request("a", 20, name="p")
     start(side, first)
     side.allocated(first, blocks([1, 2, 3, 4, 5]), 2 * BLOCK)
