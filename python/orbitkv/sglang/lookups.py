@@ -1,0 +1,175 @@
+"""What the Manager has of the requests that wait: one answer and one lease for each.
+
+SGLang asks for every waiting request on every scheduling pass, so an answer is kept while it is fresh and the question
+is put to the Manager again after that, which renews the lease. A request that leaves the queue says nothing: what is
+kept of it is forgotten after a while, and its lease expires at the Manager.
+
+Threads: SGLang's scheduler thread only. Blocks: `ask` for `Waits.first_s`, and for `Waits.load_s` more while the
+Manager says that it loads; after a silence nothing is waited for until it has answered again.
+Errors: none; whatever goes wrong is no hit.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import orbitkv
+from orbitkv.warn_once import WarnOnce
+
+logger = logging.getLogger("orbitkv.sglang")
+
+# A complete answer is asked for anew after so long, well before its lease ends (10 s after the last renewal); one that
+# could grow, because blocks are stored or loaded meanwhile, sooner.
+COMPLETE_AGE_S = 1.0
+PARTIAL_AGE_S = 0.02
+# Requests that have left the queue.
+FORGET_AGE_S = 30.0
+MAX_REQUESTS = 4096
+# One look at whether the Manager has loaded what is waited for.
+LOAD_LOOK_S = 0.01
+
+LOADING = "loading"
+SILENT = ("timed out", "down")
+NOT_ASKED = (*SILENT, "no namespace", "refused")  # of an answer: the Manager has not looked
+
+
+@dataclass(frozen=True)
+class Waits:
+    """How long one look-up may block the scheduler.
+
+    Attributes:
+        first_s: for the Manager's first word.
+        load_s: while the Manager loads what it has outside its memory.
+    """
+
+    first_s: float = 0.002
+    load_s: float = 0.0
+
+
+@dataclass(slots=True)
+class Known:
+    """Of one request. `keys`: SGLang's page hashes, the first uncached page's first."""
+
+    client: orbitkv.Client
+    keys: Sequence[str]
+    hashes: orbitkv.BlockHashes
+    attempt: int
+    boundaries: list[int] = field(default_factory=list)
+    lease: int = 0
+    asked_at: float = 0.0
+    age_s: float = 0.0
+    warmed_up: bool = False
+
+    def is_about(self, client: orbitkv.Client, keys: Sequence[str]) -> bool:
+        """A page hash covers all before it: the last one stands for all."""
+        return self.client is client and len(self.keys) == len(keys) and self.keys[-1] == keys[-1]
+
+
+@dataclass(frozen=True)
+class Grant:
+    """The right to restore the blocks of a boundary. `incarnation` is of the Manager that gave it."""
+
+    client: orbitkv.Client
+    number: int
+    incarnation: bytes
+    hashes: orbitkv.BlockHashes
+
+
+def block_hashes(keys: Sequence[str]) -> orbitkv.BlockHashes:
+    return orbitkv.BlockHashes(bytes.fromhex("".join(keys)))
+
+
+class Lookups:
+    def __init__(self, waits: Waits, clock: Callable[[], float] = time.monotonic) -> None:
+        self._waits = waits
+        self._clock = clock
+        self._known: dict[str, Known] = {}  # in the order of the last question
+        self._answers = True  # the Manager has not been silent since its last word
+        self._warn = WarnOnce(logger)
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def ask(self, client: orbitkv.Client, rid: str, keys: Sequence[str]) -> list[int]:
+        """Every count of pages, ascending, that the Manager can restore of these and keeps for a load."""
+        known = self._known.get(rid)
+        now = self._clock()
+        same = known is not None and known.is_about(client, keys)
+        if known is not None and same and now - known.asked_at < known.age_s:
+            return known.boundaries if client.state == "up" else []
+        try:
+            if known is None or not same:
+                attempt = known.attempt + 1 if known is not None else 0
+                known = Known(client, keys, block_hashes(keys), attempt)
+            self._keep(rid, known, now)
+            self._put(client, rid, known, now)
+        except Exception as error:
+            self._warn(str(error), "OrbitKV: a look-up failed and found nothing (said once): %s", error)
+            self._known.pop(rid, None)
+            return []
+        return known.boundaries
+
+    def begin(self, client: orbitkv.Client, rid: str, keys: Sequence[str]) -> Grant | None:
+        """Takes the request's lease for the boundary behind these pages; None when there is none (any more)."""
+        known = self._known.pop(rid, None)
+        if known is None or known.client is not client:
+            return None
+        count = len(keys)
+        number = 0
+        # The ranks may have agreed on fewer pages than were found here.
+        if known.lease and count in known.boundaries and known.keys[count - 1] == keys[-1]:
+            number = client.begin_restore(known.lease, count)
+        if number == 0:
+            if known.lease:
+                client.release_lease(known.lease)
+            return None
+        return Grant(client, number, client.incarnation, known.hashes[:count])
+
+    def clear(self) -> None:
+        """Of an engine whose cache was reset: nothing that was found is to be taken."""
+        for known in self._known.values():
+            if known.lease:
+                known.client.release_lease(known.lease)
+        self._known.clear()
+
+    def _keep(self, rid: str, known: Known, now: float) -> None:
+        self._known.pop(rid, None)
+        while self._known:
+            oldest = next(iter(self._known))
+            if len(self._known) < MAX_REQUESTS and now - self._known[oldest].asked_at < FORGET_AGE_S:
+                break
+            del self._known[oldest]
+        known.asked_at = now
+        self._known[rid] = known
+
+    def _put(self, client: orbitkv.Client, rid: str, known: Known, now: float) -> None:
+        answer = self._query(client, rid, known, self._waits.first_s if self._answers else 0.0)
+        load_end = now + self._waits.first_s + self._waits.load_s
+        while answer is not None and answer.reason == LOADING and self._clock() < load_end:
+            answer = self._query(client, rid, known, LOAD_LOOK_S)
+        if answer is None or answer.reason == LOADING:
+            # What was found before may have been given up meanwhile; the next pass asks again.
+            self._answers = answer is not None
+            known.boundaries, known.age_s = [], 0.0
+            return
+        self._answers = answer.reason not in SILENT
+        known.lease = answer.lease
+        known.boundaries = list(answer.boundaries) if answer.lease else []
+        complete = bool(known.boundaries) and known.boundaries[-1] == len(known.keys)
+        known.age_s = COMPLETE_AGE_S if complete else PARTIAL_AGE_S
+        if not (complete or known.warmed_up or answer.reason in NOT_ASKED):
+            self._warm_up(client, rid, known, answer.found_blocks)
+
+    def _query(self, client: orbitkv.Client, rid: str, known: Known, wait_s: float) -> orbitkv.Answer | None:
+        return client.query(rid, known.hashes, attempt=known.attempt, wait_s=wait_s, load_wait_s=self._waits.load_s)
+
+    def _warm_up(self, client: orbitkv.Client, rid: str, known: Known, found: int) -> None:
+        """SGLang cannot wait for what is on disk; a later pass may find it in memory."""
+        known.warmed_up = True
+        try:
+            client.warm_up(rid, known.hashes, prefix_blocks=found)
+        except orbitkv.Error as error:
+            logger.debug("OrbitKV: no warm-up of %s: %s", rid, error)

@@ -1,0 +1,235 @@
+"""One result for each offload, in the order in which SGLang handed them over."""
+
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+import orbitkv
+from orbitkv.sglang import offloads
+from orbitkv.sglang.loads import StuckCopyError
+from orbitkv.sglang.offloads import Offload, Part
+
+WAIT_S = 60.0
+
+
+def key(name):
+    return (name.encode().hex() + "00" * 32)[:64]
+
+
+class Pool:
+    def pages(self, slots):
+        if slots == "none":
+            raise ValueError("no pages")
+        return slots
+
+
+class Client:
+    """`full`: it takes so many jobs at a time."""
+
+    def __init__(self):
+        self.state = "up"
+        self.published = []
+        self.stopped = []
+        self.running = set()
+        self.full = 10**6
+        self.refused = 0
+        self.stops = True
+        self.error = None
+
+    def publish(self, hashes, pages, *, runs):
+        if self.error:
+            raise self.error
+        if len(self.running) >= self.full:
+            self.refused += 1
+            return None
+        self.published.append(([hashes[i] for i in range(len(hashes))], list(pages), list(runs)))
+        self.running.add(len(self.published))
+        return len(self.published)
+
+    def wait_sources_free(self, jobs, timeout_s):
+        self.stopped += jobs
+        return self.stops
+
+
+class Jobs:
+    def __init__(self):
+        self.client = Client()
+        self.ends = {}
+        self.gates = {}
+
+    def gate(self, job):
+        return self.gates.setdefault(job, threading.Event())
+
+    def end(self, *numbers, ok=True):
+        for job in numbers:
+            self.ends[job] = ok
+            self.gate(job).set()
+
+    def wait(self, job, timeout_s):
+        if not self.gate(job).wait(timeout_s):
+            return None
+        if isinstance(self.ends[job], Exception):
+            raise self.ends[job]
+        self.client.running.discard(job)
+        return SimpleNamespace(ok=self.ends[job])
+
+
+@pytest.fixture
+def jobs():
+    return Jobs()
+
+
+@pytest.fixture
+def made(jobs):
+    made = offloads.Offloads([Pool(), Pool()], lambda: made.current, 5.0)
+    made.current = jobs
+    yield made
+    jobs.end(*range(1, 100))
+    made.close()
+
+
+def until(condition):
+    for _ in range(int(WAIT_S * 1000)):
+        if condition():
+            return
+        threading.Event().wait(0.001)
+    raise AssertionError("it never came")
+
+
+def accept(made, name, pages=(1,), ready=()):
+    made.accept(Offload([key(f"{name}{i}") for i in range(len(pages))], [Part(0, list(pages), len(pages))]), ready)
+
+
+def results(made, count):
+    until(lambda: made.finished() >= count)
+    return [made.take_result() for _ in range(count)]
+
+
+def test_results_come_in_the_order_of_the_offloads(made, jobs):
+    for name in "abcd":
+        accept(made, name)
+    until(lambda: len(jobs.client.published) == 4)
+    # They are all on their way at once; ends that come early wait for those before.
+    jobs.end(3, 4)
+    jobs.end(2, ok=False)
+    assert made.finished() == 0
+    jobs.end(1)
+    assert results(made, 4) == [True, False, True, True]
+
+
+def test_a_node_is_one_job_with_a_run_for_each_pool(made, jobs):
+    keys = [key(f"k{i}") for i in range(4)]
+    made.accept(Offload(keys, [Part(0, [5, 6, 7, 8], 4), Part(1, [2, 3], 2)]), [])
+    jobs.end(1)
+    assert results(made, 1) == [True]
+    ((hashes, pages, runs),) = jobs.client.published
+    assert hashes == [bytes.fromhex(one) for one in keys]
+    assert (pages, runs) == ([5, 6, 7, 8, 2, 3], [(0, 0, 4), (1, 2, 2)])
+
+
+@pytest.mark.parametrize("why", ["no client", "down", "suspect", "error", "no pages", "end not known"])
+def test_what_cannot_be_saved_is_a_result_too(made, jobs, why):
+    accept(made, "before")
+    until(lambda: len(jobs.client.published) == 1)
+    made.current = None if why == "no client" else jobs
+    if why in ("down", "suspect"):
+        jobs.client.state = why
+    jobs.client.error = orbitkv.InvalidArgument("no") if why == "error" else None
+    if why == "no pages":
+        made.accept(Offload([key("x")], [Part(0, "none", 1)]), [])
+    else:
+        accept(made, "x")
+    if why == "end not known":
+        until(lambda: len(jobs.client.published) == 2)
+        jobs.ends[2] = orbitkv.Error("not a job of this client")
+        jobs.gate(2).set()
+    jobs.end(1)
+    assert results(made, 2) == [True, False]
+    made.current, jobs.client.state, jobs.client.error = jobs, "up", None
+    before = len(jobs.client.published)
+    accept(made, "after")
+    until(lambda: len(jobs.client.published) > before)
+    jobs.end(before + 1)
+    assert results(made, 1) == [True]
+
+
+def test_a_full_client_is_tried_again_after_an_end(made, jobs, monkeypatch):
+    monkeypatch.setattr(offloads, "QUEUE_WAIT_S", WAIT_S)
+    jobs.client.full = 1
+    for name in "abc":
+        accept(made, name)
+    until(lambda: jobs.client.refused > 0)
+    assert len(jobs.client.published) == 1
+    jobs.end(1, 2, 3)
+    assert results(made, 3) == [True, True, True]
+
+
+def test_a_client_that_stays_full_costs_the_save(made, jobs, monkeypatch):
+    monkeypatch.setattr(offloads, "QUEUE_WAIT_S", 0.0)
+    jobs.client.full = 1
+    accept(made, "a")
+    accept(made, "b")
+    until(lambda: jobs.client.refused > 0)
+    jobs.end(1)
+    assert results(made, 2) == [True, False]
+
+
+def test_the_device_is_waited_for_before_its_pages_are_read(made, jobs):
+    gate = threading.Event()
+    accept(made, "a", ready=[SimpleNamespace(synchronize=lambda: gate.wait(WAIT_S))])
+    accept(made, "b")
+    assert jobs.client.published == []
+    gate.set()
+    until(lambda: len(jobs.client.published) == 2)
+    jobs.end(1, 2)
+    assert results(made, 2) == [True, True]
+
+
+def test_after_a_reset_nothing_older_has_a_result(made, jobs):
+    accept(made, "a")
+    until(lambda: len(jobs.client.published) == 1)
+    jobs.end(1)
+    until(lambda: made.finished() == 1)
+    gate = threading.Event()
+    accept(made, "b")
+    until(lambda: len(jobs.client.published) == 2)
+    accept(made, "c", ready=[SimpleNamespace(synchronize=lambda: gate.wait(WAIT_S))])
+    made.quiesce()
+    assert jobs.client.stopped == [2]
+    assert made.finished() == 0
+    gate.set()
+    jobs.end(2, 3)
+    # The next one is the first again; what waited for the device was not handed over any more.
+    accept(made, "d")
+    assert results(made, 1) == [True]
+    assert made.finished() == 0
+    assert [hashes for hashes, _, _ in jobs.client.published][2:] == [[bytes.fromhex(key("d0"))]]
+
+
+def test_a_reset_wakes_what_waits_for_room(made, jobs, monkeypatch):
+    monkeypatch.setattr(offloads, "QUEUE_WAIT_S", WAIT_S)
+    jobs.client.full = 0
+    accept(made, "a")
+    until(lambda: jobs.client.refused > 0)
+    made.quiesce()
+    jobs.client.full = 1
+    accept(made, "b")
+    jobs.end(1)
+    assert results(made, 1) == [True]
+    assert len(jobs.client.published) == 1
+
+
+def test_a_copy_that_does_not_stop_ends_the_engine(made, jobs):
+    jobs.client.stops = False
+    accept(made, "a")
+    until(lambda: len(jobs.client.published) == 1)
+    with pytest.raises(StuckCopyError, match="this engine must end"):
+        made.quiesce()
+
+
+def test_a_process_that_writes_nothing_agrees_at_once(made, jobs):
+    for _ in range(3):
+        made.accept_done()
+    assert [made.take_result() for _ in range(made.finished())] == [True] * 3
+    assert jobs.client.published == []
