@@ -222,8 +222,8 @@ def _instruction_set(device: str) -> str:
 
 
 def _model(settings: Settings, model_config: Any) -> dict[str, Any]:
-    # The version says who wrote the file, not what the model computes.
-    config = canonical(without(plain(model_config.hf_config), "transformers_version"))
+    # The version says who wrote the file, not what the model computes; the length is SGLang's own addition.
+    config = canonical(without(without(plain(model_config.hf_config), "transformers_version"), "context_len"))
     text_config = model_config.hf_text_config
     window = model_config.sliding_window_size
     rope = _rope(text_config)
@@ -278,6 +278,20 @@ def describe(params: Any) -> Engine:
     )
 
 
+def adapter_ids() -> list[str]:
+    """Of the adapters that are loaded at the start: made of their names and paths, so equal in every life."""
+    listed = Settings().get("lora_paths")
+    return [str(one.lora_id) for one in (listed.values() if isinstance(listed, dict) else listed or ())]
+
+
+def weight_version() -> str | None:
+    return Settings().get("weight_version")
+
+
+def keeps_released_weights() -> bool:
+    return bool(Settings().get("enable_weights_cpu_backup"))
+
+
 def attention_backends(settings: Mapping[str, Any]) -> tuple[str, str]:
     """For prefill and for decode."""
     base = settings.get("attention_backend")
@@ -295,37 +309,42 @@ UNKNOWN_CACHES = (
     "enable_unified_memory",
     "enable_page_major_kv_layout",
     "enable_linker_mla_dedup",
-    "enable_kv_cache_sharding",
-    "enable_dsa_cache_layer_split",
 )
+UNKNOWN_DEGREES = {
+    "pp_size": "pipeline parallelism (--pp-size; SGLang does not agree on hits across stages)",
+    "nnodes": "ranks on several hosts (--nnodes)",
+    "dcp_size": "decode context parallelism (--dcp-size)",
+    "enable_kv_cache_sharding": "--enable-kv-cache-sharding",
+    "enable_dsa_cache_layer_split": "--enable-dsa-cache-layer-split",
+}
+RETRACTION = "disaggregation_decode_retraction_backup"
+SETTINGS_CHECKED = ("disable_radix_cache", *UNKNOWN_CACHES, "hicache_storage_backend", RETRACTION, "dllm_algorithm")
+DEGREES_CHECKED = tuple(UNKNOWN_DEGREES)
 
 
 def option(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def check_settings(settings: Mapping[str, Any], parallel: Mapping[str, int]) -> None:
+def check_settings(settings: Mapping[str, Any], parallel: Mapping[str, Any]) -> None:
     """Raises UnsupportedError for an engine that cannot be cached, whatever its pools are.
 
     Args:
         settings: SGLang's, by name.
-        parallel: degrees by SGLang's names.
+        parallel: its parallel degrees and what belongs to them, by name.
     """
     if settings.get("disable_radix_cache"):
         raise refuse("an engine without a radix cache (--disable-radix-cache)")
-    if parallel.get("pp_size", 1) > 1:
-        raise refuse("pipeline parallelism (SGLang does not agree on hits across stages)")
-    if parallel.get("nnodes", 1) > 1:
-        raise refuse("ranks on several hosts (--nnodes)")
-    if parallel.get("dcp_size", 1) > 1:
-        raise refuse("decode context parallelism (--dcp-size)")
+    for name, what in UNKNOWN_DEGREES.items():
+        if int(parallel.get(name) or 0) > (0 if name.startswith("enable") else 1):
+            raise refuse(what)
     for name in UNKNOWN_CACHES:
-        if settings.get(name) or parallel.get(name):
+        if settings.get(name):
             raise refuse(option(name))
     if settings.get("hicache_storage_backend") is not None:
         raise refuse("--hicache-storage-backend beside a linker")
-    if settings.get("disaggregation_decode_retraction_backup") == "host_pool":
-        raise refuse("--disaggregation-decode-retraction-backup host_pool, which builds a cache without a linker")
+    if settings.get(RETRACTION) == "host_pool":
+        raise refuse(f"{option(RETRACTION)} host_pool, which builds a cache without a linker")
     if settings.get("dllm_algorithm"):
         raise refuse("diffusion language models, whose pages change after they are filled")
 
@@ -335,8 +354,7 @@ def check_supported(params: Any, trust_mm_uuids: bool = False) -> None:
     from sglang.srt.runtime_context import get_parallel
 
     settings, parallel = Settings(), get_parallel()
-    names = ("pp_size", "nnodes", "dcp_size", "enable_kv_cache_sharding", "enable_dsa_cache_layer_split")
-    check_settings(settings, {name: int(getattr(parallel, name)) for name in names})
+    check_settings(settings, {name: getattr(parallel, name) for name in DEGREES_CHECKED})
     if not settings.get("enable_unified_cache_external_linker"):
         raise refuse(
             "a cache whose scheduler does not know of a linker (--enable-unified-cache-external-linker is missing): "

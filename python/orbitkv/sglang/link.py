@@ -88,7 +88,10 @@ class Link:
         self._turns.resume()
 
     def leave(self) -> None:
-        """There is no client until `renew`: nothing is found and nothing is saved. Idempotent."""
+        """There is no client until `renew`: nothing is found and nothing is saved. Idempotent.
+
+        What was queued before belongs to the client of then and must not go to a later one.
+        """
         self._turns.pause(None)
 
     def _next_epoch(self) -> None:
