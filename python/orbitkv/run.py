@@ -1,4 +1,4 @@
-"""``orbitkv run -- vllm serve MODEL ...``: starts a Manager where none answers, then becomes the engine that uses it.
+"""``orbitkv run -- ENGINE ...``: starts a Manager where none answers, then becomes the engine that uses it.
 
 The command keeps its process: signals reach it and its exit status is the caller's. The Manager is nobody's child and
 stays when the engine ends, so that the next one finds its blocks. What the command says itself is never overridden.
@@ -7,8 +7,6 @@ stays when the engine ends, so that the next one finds its blocks. What the comm
 from __future__ import annotations
 
 import argparse
-import contextlib
-import json
 import os
 import shlex
 import shutil
@@ -17,137 +15,28 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
-from orbitkv.options import default_socket
+from orbitkv.command import Plan, RunError
+from orbitkv.sglang import command as sglang_command
+from orbitkv.vllm import command as vllm_command
 
-CONFIG = "--kv-transfer-config"
-CONNECTOR = "OrbitKVConnector"
-SOCKET_OPTION = "orbitkv.bootstrap_socket"
+EXAMPLES = "`vllm serve MODEL ...`, `sglang serve --model-path MODEL ...` or `python -m sglang.launch_server ...`"
 # A killed Manager's successor waits for its memory to be torn down.
 READY_S = 60.0
 POLL_S = 0.05
 
 
-class RunError(RuntimeError):
-    """Nothing was started; the message names the remedy."""
-
-    def __init__(self, text: str, status: int = 2) -> None:
-        super().__init__(text)
-        self.status = status
-
-
-@dataclass(frozen=True)
-class Plan:
-    """The engine to become, and what of it is ours."""
-
-    command: list[str]
-    environment: dict[str, str]
-    socket: str
-    added: list[str]
-    warning: str = ""
-
-
-def kv_transfer_config(manager_socket: str) -> dict[str, Any]:
-    return {
-        "kv_connector": CONNECTOR,
-        "kv_connector_module_path": "orbitkv.vllm",
-        "kv_role": "kv_both",
-        "kv_load_failure_policy": "recompute",
-        "kv_connector_extra_config": {SOCKET_OPTION: manager_socket},
-    }
-
-
-# ---- the command ----------------------------------------------------------------------------------------------------
-
-
-def check_command(command: Sequence[str]) -> None:
-    """Raises RunError unless it starts an engine that there is an adapter for."""
-    if not command:
-        raise RunError("no command: orbitkv run -- vllm serve MODEL")
-    program = Path(command[0]).name
-    module = command[command.index("-m") + 1] if "-m" in command[:-1] and program.startswith("python") else ""
-    if "sglang" in program or module.split(".")[0] == "sglang":
-        raise RunError("there is no adapter for SGLang yet; orbitkv run starts `vllm serve`")
-    serves = program == "vllm" and command[1:2] == ["serve"]
-    if not serves and module.split(".")[0] != "vllm":
-        raise RunError(f"there is no adapter for what `{shlex.join(command[:3])}` starts; give `vllm serve MODEL ...`")
-
-
-def _value_of(command: Sequence[str], name: str) -> str | None:
-    """The last value of an option, in each of the forms that vLLM's parser takes; its parts when it has some."""
-    value: str | None = None
-    parts: list[str] = []
-    for at, argument in enumerate(command):
-        option, equals, rest = argument.partition("=")
-        option = option.replace("_", "-")
-        if option == name:
-            value = rest if equals else (command[at + 1] if at + 1 < len(command) else "")
-        elif option.startswith(name + "."):
-            parts += [argument] if equals else list(command[at : at + 2])
-    return " ".join(parts) if parts else value
-
-
-def given_config(command: Sequence[str]) -> str | None:
-    """What the command, or the file that it names, says of its connector; None when nothing."""
-    text = _value_of(command, CONFIG)
-    if text is not None:
-        return text
-    file = _value_of(command, "--config")
-    if file is None:
-        return None
-    try:
-        content = Path(file).read_text()
-    except OSError:
-        return None  # the engine will say so
-    return content if CONFIG[2:] in content.replace("_", "-") else None
-
-
-def _warning_of(text: str) -> str:
-    """MultiConnector's children do not see its policy, so only here can it be told that it is missing."""
-    with contextlib.suppress(ValueError, AttributeError, TypeError):
-        config = json.loads(text)
-        if config.get("kv_connector") == "MultiConnector" and config.get("kv_load_failure_policy") != "recompute":
-            return f"MultiConnector in {CONFIG} has no kv_load_failure_policy 'recompute': failed loads fail requests"
-    return ""
-
-
-def _socket_in(text: str) -> str | None:
-    with contextlib.suppress(ValueError, AttributeError, TypeError):
-        config = json.loads(text)
-        children = config.get("kv_connector_extra_config", {}).get("connectors", [])
-        for one in (config, *children):
-            found = one.get("kv_connector_extra_config", {}).get(SOCKET_OPTION)
-            if found:
-                return str(found)
-    return None
-
-
 def plan(command: Sequence[str], manager_socket: str | None, environment: Mapping[str, str]) -> Plan:
-    check_command(command)
-    full, changed, added = list(command), dict(environment), list[str]()
-    given = given_config(command)
-    if given is not None and CONNECTOR not in given:
-        raise RunError(
-            f"the command has a {CONFIG} without {CONNECTOR}, which stays as it is: add OrbitKV to it as a child of "
-            "MultiConnector, or leave it out"
-        )
-    named = _socket_in(given) if given is not None else None
-    if manager_socket and named and manager_socket != named:
-        raise RunError(f"--socket {manager_socket}, but the command's {CONFIG} names {named}: give one of them")
-    path = manager_socket or named or environment.get("ORBITKV_SOCKET") or default_socket()
-    if not path.startswith("/"):
-        raise RunError(f"the socket must be an absolute path, not {path!r}")
-    if given is None:
-        text = json.dumps(kv_transfer_config(path), separators=(",", ":"))
-        full += [CONFIG, text]
-        added.append(f"{CONFIG} {shlex.quote(text)}")
-    if not changed.get("PYTHONHASHSEED"):
-        changed["PYTHONHASHSEED"] = "0"
-        added.append("PYTHONHASHSEED=0")
-    return Plan(full, changed, path, added, _warning_of(given or ""))
+    """Raises RunError unless the command starts an engine that there is an adapter for."""
+    if not command:
+        raise RunError(f"no command: orbitkv run -- {EXAMPLES}")
+    if vllm_command.is_ours(command):
+        return vllm_command.plan(command, manager_socket, environment)
+    if sglang_command.is_ours(command):
+        return sglang_command.plan(command, manager_socket, environment)
+    raise RunError(f"there is no adapter for what `{shlex.join(command[:3])}` starts; give {EXAMPLES}")
 
 
 # ---- the Manager ----------------------------------------------------------------------------------------------------
@@ -244,7 +133,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--socket", metavar="PATH", help="the Manager's bootstrap socket (default: the user's own)")
     parser.add_argument("--pool-bytes", metavar="SIZE", help="of a Manager that is started, such as 16GiB")
-    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- vllm serve MODEL ...")
+    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- ENGINE ...")
     return parser
 
 

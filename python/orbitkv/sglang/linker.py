@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from sglang.srt.mem_cache.unified_cache.unified_cache_linker import LayerWiseLoadCounter, UnifiedCacheLinker
 
 import orbitkv
-from orbitkv.sglang import compat, identity, pools
+from orbitkv.sglang import compat, identity, pools, updates
 from orbitkv.sglang.jobs import Jobs
 from orbitkv.sglang.link import Link
 from orbitkv.sglang.loads import Load, Loads
@@ -50,6 +50,12 @@ def connect(params: Any, group: DevicePoolGroup, options: Options) -> Connection
     engine = compat.describe(params)
     representation = [identity.representation_fields(engine, pool) for pool in group]
     link = Link(engine, options, representation, group.register, replicated=group.rank_replicated)
+    updates.watch(
+        link,
+        adapter_ids=compat.adapter_ids(),
+        version=compat.weight_version(),
+        keeps_released_weights=compat.keeps_released_weights(),
+    )
     link.start()
     return link
 
