@@ -5,17 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from harness.guide import Guide
 from orbitkv.vllm import key_domains, options, reasons, stats
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "vllm.md").read_text()
-
-
-def section(title):
-    return PAGE.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
-
-
-def first_cells(text):
-    return re.findall(r"^\| `?([^|`]+?)`? \|", text, re.MULTILINE)
+HERE = Path(__file__).resolve()
+GUIDE = Guide(HERE.parents[2] / "docs" / "vllm.md")
+section, first_cells = GUIDE.section, GUIDE.first_cells
 
 
 def test_every_option_has_a_line():
@@ -24,7 +19,7 @@ def test_every_option_has_a_line():
 
 
 def test_every_reason_has_a_line():
-    told = set(first_cells(section("Why there was no hit")))
+    told = set(first_cells("Why there was no hit"))
     names = {name for name in vars(reasons) if name.isupper()} - {"LABEL", "MISSES", "RESTORED_TOKENS"}
     own = {value for name in names if isinstance(value := getattr(reasons, name), str)}
     keys = {value for name, value in vars(key_domains).items() if name.isupper() and isinstance(value, str)}
@@ -37,8 +32,4 @@ def test_every_metric_has_a_line(name):
 
 
 def test_every_test_that_is_named_is_there_and_no_real_engine_is_left_out():
-    folder = Path(__file__).parent
-    named = set(re.findall(r"`(test_\w+\.py)`", section("What is tested")))
-    engines = {path.name for path in folder.glob("test_*.py") if "start_engine" in path.read_text()}
-    assert engines - {Path(__file__).name} <= named
-    assert named <= {path.name for path in folder.glob("test_*.py")}
+    GUIDE.check_tests(HERE.parent, ("start_engine",), HERE)

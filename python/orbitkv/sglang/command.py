@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from orbitkv.command import Plan, RunError, file_of, has_option, module_of, socket_path, value_of
+from orbitkv.sglang.options import SCHEME
 from orbitkv.sglang.plugin import FLAG, NAME, linker_config
 
 BACKEND = "--radix-cache-backend"
@@ -16,7 +17,6 @@ LINKER_BACKEND = "--unified-cache-external-linker-backend"
 LINKER_CONFIG = "--unified-cache-external-linker-config"
 PAGE_SIZE = "--page-size"
 ENDPOINT = "ORBITKV_SGLANG_ENDPOINT"
-SCHEME = "unix://"
 MODULES = ("sglang.launch_server", "sglang.srt.entrypoints.http_server")
 # SGLang's own default is pages of one token: a look-up would name each token, and a block would be tiny.
 PAGE_TOKENS = "64"

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from orbitkv.options import default_socket
+
 SCHEME = "unix://"
 PREFIX = "ORBITKV_SGLANG_"
 # Of the environment: the option that it sets.
@@ -22,11 +24,6 @@ MAX_LOAD_WAIT_MS = 60_000
 
 class OptionError(ValueError):
     """An option or value that OrbitKV does not accept; the message names the remedy."""
-
-
-def default_endpoint() -> str:
-    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
-    return SCHEME + (runtime if runtime.startswith("/") else "/run") + "/orbitkv/manager.sock"
 
 
 @dataclass(frozen=True)
@@ -120,7 +117,7 @@ def parse(extra_config: Mapping[str, Any] | None, environment: Mapping[str, str]
         if name not in _FIELDS:
             raise OptionError(f"unknown option {name!r}; known are: {', '.join(KNOWN_KEYS)}")
         values[name] = _convert(name, value, _FIELDS[name].default)
-    values["endpoint"] = values.get("endpoint") or default_endpoint()
+    values["endpoint"] = values.get("endpoint") or SCHEME + default_socket()
     options = Options(**values)
     _check(options)
     return options
