@@ -39,7 +39,10 @@ SLOTS = 512
 CORES = ("rust", "python")
 WINDOW = 2 * PAGE
 
-publish(ServerArgs(model_path="dummy", device="cpu"), role="test")
+ARGUMENTS = ServerArgs(model_path="dummy", device="cpu")
+# Otherwise it is read from a model's configuration.
+ARGUMENTS._mamba_cache_chunk_size = PAGE
+publish(ARGUMENTS, role="test")
 
 
 def digest(text):
@@ -63,11 +66,11 @@ def eventually(condition, timeout_s=60.0):
 
 
 @contextlib.contextmanager
-def managed(*extra):
+def managed(*extra, pool="64MiB"):
     """A Manager of its own, in a folder with a short name, because a socket's path has at most 107 bytes."""
     with tempfile.TemporaryDirectory(prefix="okv-") as name:
         Path(name).chmod(0o700)
-        manager = Manager(Path(name) / "manager.sock", extra=extra).start()
+        manager = Manager(Path(name) / "manager.sock", pool, extra=extra).start()
         try:
             yield manager
         finally:
@@ -133,7 +136,7 @@ def buffers(pool):
 class Tree:
     """One engine's cache. `content` compares bytes as they are, whatever the dtype."""
 
-    def __init__(self, socket, *, pool=None, core="rust", extra=None, connect=None, name="engine"):
+    def __init__(self, socket, *, pool=None, core="rust", extra=None, connect=None, name="engine", states=None):
         self.pool = pool or mha_pool()
         self.windowed = isinstance(self.pool, SWAKVPool)
         if self.windowed:
@@ -145,13 +148,17 @@ class Tree:
                 SLOTS, page_size=PAGE, dtype=torch.float32, device="cpu", kvcache=self.pool, need_sort=False
             )
         components = (ComponentType.FULL, ComponentType.SWA) if self.windowed else (ComponentType.FULL,)
+        if states is not None:
+            components = (ComponentType.FULL, ComponentType.MAMBA)
         params = CacheInitParams(
             disable=False,
-            req_to_token_pool=ReqToTokenPool(size=4, max_context_len=1024, device="cpu", enable_memory_saver=False),
+            req_to_token_pool=states
+            or ReqToTokenPool(size=4, max_context_len=1024, device="cpu", enable_memory_saver=False),
             token_to_kv_pool_allocator=self.allocator,
             page_size=PAGE,
             tree_components=components,
             tree_core_backend=core,
+            enable_mamba_extra_buffer=states is not None,
             sliding_window_size=WINDOW if self.windowed else None,
         )
         self.cache = UnifiedRadixCache(params)

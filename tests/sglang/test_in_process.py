@@ -128,6 +128,7 @@ def test_the_boundary_that_the_ranks_agree_on_is_taken(tree, prompt, monkeypatch
     content = tree.save(prompt)
     tree.forget()
     # Another rank has two pages only.
+    monkeypatch.setattr(tree.linker, "_ranks", 2)
     agree = tree.cache._all_reduce_attn_groups
     monkeypatch.setattr(tree.cache, "_all_reduce_attn_groups", lambda mask, op: (mask[3:].zero_(), agree(mask, op)))
     request = tree.request("r")
@@ -137,6 +138,20 @@ def test_the_boundary_that_the_ranks_agree_on_is_taken(tree, prompt, monkeypatch
     monkeypatch.undo()
     assert tree.run_batch() == []
     assert tree.content(slots) == [part[: len(part) // 2] for part in content]
+
+
+def test_ranks_are_told_every_boundary_and_one_rank_the_longest(make_tree, prompt, monkeypatch):
+    tree = make_tree()
+    tree.save(prompt)
+    tree.forget()
+    told = []
+    ask = tree.linker.lookup
+    monkeypatch.setattr(tree.linker, "lookup", lambda rid, transfers: told.append(ask(rid, transfers)) or told[-1])
+    tree.hit(tree.request("r"), prompt)
+    assert told[-1] == [4]
+    monkeypatch.setattr(tree.linker, "_ranks", 2)
+    tree.hit(tree.request("r"), prompt)
+    assert told[-1] == [1, 2, 3, 4]
 
 
 def test_several_requests_make_one_batch(tree, prompt):
@@ -230,6 +245,32 @@ def test_modes_leave_one_direction_out(make_tree, prompt):
     assert reader.content(reader.restore("r", prompt)) == content
     reader.save(tokens("not saved", 2))
     assert reader.counters()["publish_jobs"] == 0
+
+
+def test_what_is_on_disk_is_waited_for_or_found_later(tmp_path):
+    store = ("--ssd-path", str(tmp_path / "store"), "--ssd-bytes", "64MiB", "--eviction-policy", "lru")
+    prompts = [tokens(f"{i} on disk", 4) for i in range(120)]
+    with managed(*store, pool="2MiB") as manager:
+        first = Tree(manager.socket).up()
+        contents = []
+        for number, prompt in enumerate(prompts):
+            contents.append(first.save(prompt, seed=number))
+            first.forget()
+        assert manager.sample("orbitkv_cache_evictions_total") > 0
+        # Not in memory any more. Asking has it loaded, and a later pass finds it.
+        request = first.request("r")
+        assert first.match(request, prompts[0]).host_hit_length == 0
+        assert eventually(lambda: manager.sample("orbitkv_warm_ups_total") > 0)
+        assert first.content(first.restore("r", prompts[0])) == contents[0]
+        patient = Tree(manager.socket, extra={"load_wait_ms": 20_000}).up()
+        request = patient.request("r")
+        found = patient.match(request, prompts[1])
+        assert found.host_hit_length == len(prompts[1])
+        slots = patient.admit(request, found)
+        assert patient.run_batch() == []
+        assert patient.content(slots) == contents[1]
+        first.close()
+        patient.close()
 
 
 def test_an_engine_without_a_client_runs_without_cache(make_tree, prompt, monkeypatch):

@@ -6,7 +6,7 @@ import pytest
 
 import orbitkv
 from orbitkv.sglang import lookups
-from orbitkv.sglang.lookups import COMPLETE_AGE_S, FORGET_AGE_S, PARTIAL_AGE_S, Lookups, Waits
+from orbitkv.sglang.lookups import COMPLETE_AGE_S, FORGET_AGE_S, HURRY_AGE_S, PARTIAL_AGE_S, Lookups, Waits
 
 
 def keys(name, count):
@@ -26,6 +26,8 @@ class Client:
         self.reason = "absent"
         self.error = None
         self.grants = True
+        self.room = 10**6  # for leases
+        self.leases = {}
         self.clock = None
 
     def query(self, rid, hashes, *, attempt, wait_s, load_wait_s):
@@ -39,7 +41,10 @@ class Client:
         if self.loading:
             self.loading -= 1
             return SimpleNamespace(reason="loading", found_blocks=0, lease=0, boundaries=[])
+        if rid not in self.leases and len(self.leases) >= self.room:
+            return SimpleNamespace(reason="refused", found_blocks=0, lease=0, boundaries=[])
         found = min(self.stored, len(hashes))
+        self.leases[rid] = len(self.asked)
         return SimpleNamespace(
             reason="found" if found else self.reason,
             found_blocks=found,
@@ -52,6 +57,7 @@ class Client:
 
     def release_lease(self, lease):
         self.released.append(lease)
+        self.leases = {rid: one for rid, one in self.leases.items() if one != lease}
 
     def begin_restore(self, lease, blocks):
         self.begun.append((lease, blocks))
@@ -205,9 +211,24 @@ def test_requests_that_have_left_are_forgotten(asks, client, clock):
     clock.now += FORGET_AGE_S
     asks.ask(client, "new", keys("a", 2))
     assert len(asks) == 1
+    assert client.released == list(range(1, 11))
     for i in range(lookups.MAX_REQUESTS + 10):
         asks.ask(client, f"s{i}", keys("a", 1))
     assert len(asks) == lookups.MAX_REQUESTS
+
+
+def test_without_room_for_a_lease_those_that_seem_to_have_left_give_theirs_back(asks, client, clock):
+    client.room = 3
+    for i in range(3):
+        asks.ask(client, f"r{i}", keys(f"{i}", 2))
+    assert asks.ask(client, "new", keys("new", 2)) == []
+    # They wait still; a request that waits in vain is asked for again.
+    assert client.released == []
+    clock.now += HURRY_AGE_S
+    assert asks.ask(client, "r2", keys("2", 2)) == [1, 2]
+    assert asks.ask(client, "new", keys("new", 2)) == [1, 2]
+    assert client.released == [1, 2]
+    assert asks.begin(client, "r2", keys("2", 2)) is not None
 
 
 def test_after_a_reset_every_lease_is_given_back(asks, client):

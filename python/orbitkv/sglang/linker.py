@@ -99,14 +99,14 @@ class OrbitKVLinker(UnifiedCacheLinker):  # type: ignore[misc]
         self._closed = False
         waits = Waits(self._options.lookup_wait_us * 1e-6, self._options.load_wait_ms * 1e-3)
         self._lookups = Lookups(waits)
-        self._connection = connect(params, self.group, self._options)
+        self.connection = connect(params, self.group, self._options)
         self._loads = Loads(
             self.group, self.layer_done_counter, self.record_offload_ready, self._options.load_timeout_s
         )
         self._offloads = Offloads(self.group, self._current_jobs, self._options.reset_timeout_s)
 
     def _current_jobs(self) -> Jobs | None:
-        client = self._connection.client
+        client = self.connection.client
         if client is None:
             return None
         with self._lock:
@@ -117,12 +117,15 @@ class OrbitKVLinker(UnifiedCacheLinker):  # type: ignore[misc]
     # ---- look-ups and loads -----------------------------------------------------------------------------------------
 
     def lookup(self, rid: str, transfers: Sequence[Any]) -> list[int]:
-        client = self._connection.client
+        client = self.connection.client
         if client is None or not self._options.loads:
             return []
         for transfer in transfers:
             if transfer.name == pools.KV and transfer.keys:
-                return self._lookups.ask(client, rid, transfer.keys)
+                found = self._lookups.ask(client, rid, transfer.keys)
+                # What several ranks have in common may be any of them. One rank takes the longest, and SGLang needs
+                # about a microsecond for each that it is told.
+                return found[-1:] if self._ranks == 1 else found
         return []
 
     def load(self, rid: str, transfers: Sequence[Any]) -> bool:
@@ -179,7 +182,7 @@ class OrbitKVLinker(UnifiedCacheLinker):  # type: ignore[misc]
         self._loads.quiesce()
         self._offloads.quiesce()
         self._lookups.clear()
-        self._connection.renew()
+        self.connection.renew()
 
     def reset(self) -> None:
         self.renew()
@@ -194,7 +197,7 @@ class OrbitKVLinker(UnifiedCacheLinker):  # type: ignore[misc]
         self._lookups.clear()
         self._loads.close()
         self._offloads.close()
-        self._connection.close(FLUSH_S)
+        self.connection.close(FLUSH_S)
 
 
 def pool_name(name: str) -> Any:

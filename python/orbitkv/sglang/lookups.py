@@ -2,7 +2,7 @@
 
 SGLang asks for every waiting request on every scheduling pass, so an answer is kept while it is fresh and the question
 is put to the Manager again after that, which renews the lease. A request that leaves the queue says nothing: what is
-kept of it is forgotten after a while, and its lease expires at the Manager.
+kept of it is forgotten after a while. Where nobody asks any more, its lease expires at the Manager.
 
 Threads: SGLang's scheduler thread only. Blocks: `ask` for `Waits.first_s`, and for `Waits.load_s` more while the
 Manager says that it loads; after a silence nothing is waited for until it has answered again.
@@ -25,15 +25,17 @@ logger = logging.getLogger("orbitkv.sglang")
 # could grow, because blocks are stored or loaded meanwhile, sooner.
 COMPLETE_AGE_S = 1.0
 PARTIAL_AGE_S = 0.02
-# Requests that have left the queue.
-FORGET_AGE_S = 30.0
+# A request that was not asked for so long has left the queue, or will be asked for anew: its lease is given back. When
+# the Manager has no room for another lease, that is supposed sooner.
+FORGET_AGE_S = 5.0
+HURRY_AGE_S = 1.5
 MAX_REQUESTS = 4096
 # One look at whether the Manager has loaded what is waited for.
 LOAD_LOOK_S = 0.01
 
-LOADING = "loading"
+LOADING, REFUSED = "loading", "refused"
 SILENT = ("timed out", "down")
-NOT_ASKED = (*SILENT, "no namespace", "refused")  # of an answer: the Manager has not looked
+NOT_ASKED = (*SILENT, "no namespace", REFUSED)  # of an answer: the Manager has not looked
 
 
 @dataclass(frozen=True)
@@ -130,18 +132,27 @@ class Lookups:
 
     def clear(self) -> None:
         """Of an engine whose cache was reset: nothing that was found is to be taken."""
-        for known in self._known.values():
-            if known.lease:
-                known.client.release_lease(known.lease)
-        self._known.clear()
+        while self._known:
+            self._forget(next(iter(self._known)))
+
+    def _forget(self, rid: str) -> None:
+        known = self._known.pop(rid)
+        if known.lease:
+            known.client.release_lease(known.lease)
+
+    def _forget_older(self, now: float, age_s: float, most: int = MAX_REQUESTS) -> int:
+        """How many that was."""
+        before = len(self._known)
+        while self._known:
+            oldest = next(iter(self._known))
+            if len(self._known) <= most and now - self._known[oldest].asked_at < age_s:
+                break
+            self._forget(oldest)
+        return before - len(self._known)
 
     def _keep(self, rid: str, known: Known, now: float) -> None:
         self._known.pop(rid, None)
-        while self._known:
-            oldest = next(iter(self._known))
-            if len(self._known) < MAX_REQUESTS and now - self._known[oldest].asked_at < FORGET_AGE_S:
-                break
-            del self._known[oldest]
+        self._forget_older(now, FORGET_AGE_S, MAX_REQUESTS - 1)
         known.asked_at = now
         self._known[rid] = known
 
@@ -150,6 +161,8 @@ class Lookups:
         load_end = now + self._waits.first_s + self._waits.load_s
         while answer is not None and answer.reason == LOADING and self._clock() < load_end:
             answer = self._query(client, rid, known, LOAD_LOOK_S)
+        if answer is not None and answer.reason == REFUSED and self._forget_older(now, HURRY_AGE_S):
+            answer = self._query(client, rid, known, self._waits.first_s)
         if answer is None or answer.reason == LOADING:
             # What was found before may have been given up meanwhile; the next pass asks again.
             self._answers = answer is not None
@@ -157,7 +170,7 @@ class Lookups:
             return
         self._answers = answer.reason not in SILENT
         known.lease = answer.lease
-        known.boundaries = list(answer.boundaries) if answer.lease else []
+        known.boundaries = answer.boundaries if answer.lease else []
         complete = bool(known.boundaries) and known.boundaries[-1] == len(known.keys)
         known.age_s = COMPLETE_AGE_S if complete else PARTIAL_AGE_S
         if not (complete or known.warmed_up or answer.reason in NOT_ASKED):
