@@ -73,6 +73,9 @@ def test_what_the_options_say_of_the_client_reaches_it(made, monkeypatch):
 def test_each_process_is_an_instance_of_its_own_with_one_shard(made):
     first, second = started().client.options, started().client.options
     assert first.instance != second.instance, "the Manager refuses a second life of a rank that differs"
+    assert first.instance.endswith("-0") and "-" in first.instance
+    ranks = Ranks(tp_rank=3, tp_size=4, attn_tp_rank=3, attn_tp_size=4)
+    assert started(engine=engine(ranks=ranks)).client.options.instance.endswith("-3")
     assert first.computation_digest == second.computation_digest, "equal engines share"
     assert (first.rank, first.world_size, first.shard_count) == (0, 1, 1)
 
@@ -143,15 +146,20 @@ def test_a_link_that_left_has_no_client_until_it_is_renewed(made):
 
 def test_leaving_waits_for_nobody(made):
     """Its caller is the scheduler's thread, in the middle of an update of the weights."""
-    let_go = threading.Event()
+    let_go, ended = threading.Event(), threading.Event()
     link = started()
-    first = link.client
-    first.close = lambda timeout_s=5.0: let_go.wait(10)
+
+    def close(timeout_s=5.0):
+        assert let_go.wait(10)
+        ended.set()
+
+    link.client.close = close
     link.leave()
-    assert link.client is None
+    assert link.client is None and not ended.is_set()
     link.renew()
+    assert link.client is None, "the new one comes after the end of the old one"
     let_go.set()
-    assert settled(link) is made[1]
+    assert settled(link) is made[1] and ended.is_set()
 
 
 def test_a_client_that_comes_up_after_the_weights_were_replaced_is_ended(made, monkeypatch):

@@ -94,6 +94,16 @@ def test_two_linkers_at_once_are_refused(resolve):
 
 
 @pytest.mark.parametrize("way", [BOTH, DYNAMIC], ids=["both flags", "dynamic"])
+def test_prefill_and_decode_engines_are_accepted_and_a_decode_engine_without_a_cache_is_not(resolve, way):
+    assert linker_of(resolve(**way, disaggregation_mode="prefill"))[1:3] == (True, "dynamic")
+    decode = {"disaggregation_mode": "decode"}
+    cached = resolve(**way, **decode, disaggregation_decode_enable_radix_cache=True)
+    assert linker_of(cached)[1:3] == (True, "dynamic")
+    with pytest.raises(UnsupportedError, match="--disaggregation-decode-enable-radix-cache"):
+        resolve(**way, **decode)
+
+
+@pytest.mark.parametrize("way", [BOTH, DYNAMIC], ids=["both flags", "dynamic"])
 def test_an_endpoint_that_is_no_socket_is_refused(resolve, way, monkeypatch):
     monkeypatch.setenv("ORBITKV_SGLANG_ENDPOINT", "tcp://host:1")
     with pytest.raises(OptionError, match="unix:///path"):
@@ -129,9 +139,12 @@ def test_sglang_s_own_checks_still_run(resolve):
 
 
 def test_a_name_that_was_not_resolved_makes_no_cache():
+    from sglang.srt.arg_groups import resolution_hooks
     from sglang.srt.mem_cache import registry
 
     plugin.register()
+    plugin.register()
+    assert len(resolution_hooks._HOOKS[plugin.STEP]) == 1
     factory = registry.get_radix_cache_factory("orbitkv")
     with pytest.raises(UnsupportedError, match="was not resolved"):
         factory(None)

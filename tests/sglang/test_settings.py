@@ -10,6 +10,7 @@ import pytest
 
 import orbitkv
 from orbitkv.sglang import compat, identity, updates
+from orbitkv.sglang.errors import UnsupportedError
 
 WEIGHTS = "sha256:" + "ab" * 32
 
@@ -132,6 +133,54 @@ def test_adapters_of_the_start_are_known_by_name_folder_and_id(publish, tmp_path
         assert compat.describe(params()).adapters == (("a", str(tmp_path)),)
         assert compat.adapter_ids() == [number] == [LoRARef.deterministic_id("a", str(tmp_path))]
     assert LoRARef().lora_id != LoRARef().lora_id, "of adapters that are loaded later; they are never found again"
+
+
+# ---- what is refused when the cache is made -------------------------------------------------------------------------
+
+LINKER = {"enable_unified_cache_external_linker": True}
+
+
+def test_an_engine_with_a_linker_is_accepted(publish):
+    publish(**LINKER)
+    compat.check_supported(params())
+
+
+def test_a_cache_whose_scheduler_knows_of_no_linker_is_refused(publish):
+    publish()
+    with pytest.raises(UnsupportedError, match="pages that were never loaded"):
+        compat.check_supported(params())
+
+
+@pytest.mark.parametrize("pools", ["mtp_draft_device_pools", "sidecar_draft_device_pools", "mtp_draft_mamba_pools"])
+def test_drafters_with_a_pool_are_refused(publish, pools):
+    publish(**LINKER)
+    compat.check_supported(params(**{pools: ()}))
+    with pytest.raises(UnsupportedError, match="drafter has a KV pool"):
+        compat.check_supported(params(**{pools: ("pool",)}))
+
+
+def test_a_cache_that_is_off_is_refused(publish):
+    publish(**LINKER)
+    with pytest.raises(UnsupportedError, match="--disable-radix-cache"):
+        compat.check_supported(params(disable=True))
+
+
+def test_images_that_callers_name_are_refused_unless_they_are_believed(publish):
+    publish(**LINKER, trust_mm_content_hashes=True)
+    with pytest.raises(UnsupportedError, match="trust_mm_uuids"):
+        compat.check_supported(params())
+    compat.check_supported(params(), trust_mm_uuids=True)
+
+
+def test_what_sglang_has_decided_by_itself_counts(publish):
+    from sglang.srt.runtime_context import get_disagg
+
+    publish(**LINKER)
+    with (
+        get_disagg().override(disaggregation_decode_retraction_backup="host_pool"),
+        pytest.raises(UnsupportedError, match="host_pool"),
+    ):
+        compat.check_supported(params())
 
 
 # ---- SGLang's hashes ------------------------------------------------------------------------------------------------

@@ -317,6 +317,10 @@ UNKNOWN_DEGREES = {
     "enable_kv_cache_sharding": "--enable-kv-cache-sharding",
     "enable_dsa_cache_layer_split": "--enable-dsa-cache-layer-split",
 }
+NO_CACHE = (
+    "an engine without a radix cache (--disable-radix-cache, or a decode engine that needs "
+    "--disaggregation-decode-enable-radix-cache)"
+)
 RETRACTION = "disaggregation_decode_retraction_backup"
 SETTINGS_CHECKED = ("disable_radix_cache", *UNKNOWN_CACHES, "hicache_storage_backend", RETRACTION, "dllm_algorithm")
 DEGREES_CHECKED = tuple(UNKNOWN_DEGREES)
@@ -334,7 +338,7 @@ def check_settings(settings: Mapping[str, Any], parallel: Mapping[str, Any]) -> 
         parallel: its parallel degrees and what belongs to them, by name.
     """
     if settings.get("disable_radix_cache"):
-        raise refuse("an engine without a radix cache (--disable-radix-cache)")
+        raise refuse(NO_CACHE)
     for name, what in UNKNOWN_DEGREES.items():
         if int(parallel.get(name) or 0) > (0 if name.startswith("enable") else 1):
             raise refuse(what)
@@ -361,7 +365,7 @@ def check_supported(params: Any, trust_mm_uuids: bool = False) -> None:
             "it would compute with pages that were never loaded"
         )
     if params.disable:
-        raise refuse("an engine without a radix cache (--disable-radix-cache)")
+        raise refuse(NO_CACHE)
     for name in ("mtp_draft_device_pools", "sidecar_draft_device_pools", "mtp_draft_mamba_pools"):
         if getattr(params, name, ()):
             raise refuse("speculative decoding whose drafter has a KV pool")

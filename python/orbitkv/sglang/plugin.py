@@ -93,7 +93,6 @@ def _is_ours(view: Any) -> bool:
         bool(view.enable_unified_cache_external_linker)
         and view.unified_cache_external_linker_backend == "dynamic"
         and isinstance(config, dict)
-        and config.get("linker") == LINKER
         and str(config.get("linker_module_path", "")).partition(".")[0] == "orbitkv"
     )
 
