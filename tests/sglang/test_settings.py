@@ -101,6 +101,22 @@ def test_what_is_not_an_ingredient_does_not(publish, base, changes):
     assert digest() == base
 
 
+def test_each_setting_that_is_read_is_one_of_sglang_s_and_no_name_means_two(publish):
+    from sglang.srt import runtime_context
+
+    publish()
+    settings = compat.Settings()
+    read = {*compat.COMPUTING, *compat.MULTIMODAL, *compat.SETTINGS_CHECKED, "enable_weights_cpu_backup"}
+    assert read - set(settings) == set(), "a name that is gone would count as not set"
+    parallel = runtime_context.get_parallel()
+    assert [name for name in compat.DEGREES_CHECKED if not hasattr(parallel, name)] == []
+
+    def leaves(bag):
+        return len(bag._fields) + sum(leaves(inner) for inner in bag._subs.values())
+
+    assert sum(leaves(getattr(runtime_context, f"get_{name}")()) for name in compat.BAGS) == len(settings)
+
+
 def test_the_pools_say_what_the_cache_holds(publish, base):
     publish()
     assert digest(part=params("torch.bfloat16")) != base
@@ -170,6 +186,17 @@ def test_images_that_callers_name_are_refused_unless_they_are_believed(publish):
     with pytest.raises(UnsupportedError, match="trust_mm_uuids"):
         compat.check_supported(params())
     compat.check_supported(params(), trust_mm_uuids=True)
+
+
+def test_models_with_an_encoder_are_refused(publish):
+    from sglang.srt.runtime_context import process_model_config
+
+    publish(**LINKER)
+    model = process_model_config()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(model, "is_encoder_decoder", True)
+        with pytest.raises(UnsupportedError, match="encoder-decoder"):
+            compat.check_supported(params())
 
 
 def test_what_sglang_has_decided_by_itself_counts(publish):

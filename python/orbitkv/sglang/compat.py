@@ -355,7 +355,7 @@ def check_settings(settings: Mapping[str, Any], parallel: Mapping[str, Any]) -> 
 
 def check_supported(params: Any, trust_mm_uuids: bool = False) -> None:
     """The same for this process, when its cache is made, with what SGLang has decided by then."""
-    from sglang.srt.runtime_context import get_parallel
+    from sglang.srt.runtime_context import get_parallel, process_model_config
 
     settings, parallel = Settings(), get_parallel()
     check_settings(settings, {name: getattr(parallel, name) for name in DEGREES_CHECKED})
@@ -366,6 +366,8 @@ def check_supported(params: Any, trust_mm_uuids: bool = False) -> None:
         )
     if params.disable:
         raise refuse(NO_CACHE)
+    if process_model_config().is_encoder_decoder:
+        raise refuse("encoder-decoder models, whose pages depend on more than the tokens before them")
     for name in ("mtp_draft_device_pools", "sidecar_draft_device_pools", "mtp_draft_mamba_pools"):
         if getattr(params, name, ()):
             raise refuse("speculative decoding whose drafter has a KV pool")
