@@ -38,6 +38,7 @@ PAGE = 16
 SLOTS = 512
 CORES = ("rust", "python")
 WINDOW = 2 * PAGE
+PATIENT = {"lookup_wait_us": 20_000_000, "load_wait_ms": 20_000}  # a look-up waits for what is on disk
 
 ARGUMENTS = ServerArgs(model_path="dummy", device="cpu")
 # Otherwise it is read from a model's configuration.
@@ -270,8 +271,14 @@ class Tree:
 
     def hit(self, request, prompt, least=1):
         """Looks up until the Manager has said that it has so many tokens behind the device's own."""
-        assert eventually(lambda: self.match(request, prompt).host_hit_length >= least)
-        return self.match(request, prompt)
+        found = []
+
+        def has_them():
+            found[:] = [self.match(request, prompt)]
+            return found[0].host_hit_length >= least
+
+        assert eventually(has_them)
+        return found[0]
 
     def admit(self, request, found):
         """The slots that the load goes to; None when it was refused."""

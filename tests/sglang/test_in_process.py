@@ -7,6 +7,7 @@ import torch
 from cache_tree import (
     CORES,
     PAGE,
+    PATIENT,
     Tree,
     eventually,
     managed,
@@ -262,7 +263,7 @@ def test_what_is_on_disk_is_waited_for_or_found_later(tmp_path):
         assert first.match(request, prompts[0]).host_hit_length == 0
         assert eventually(lambda: manager.sample("orbitkv_warm_ups_total") > 0)
         assert first.content(first.restore("r", prompts[0])) == contents[0]
-        patient = Tree(manager.socket, extra={"load_wait_ms": 20_000}).up()
+        patient = Tree(manager.socket, extra=PATIENT).up()
         request = patient.request("r")
         found = patient.match(request, prompts[1])
         assert found.host_hit_length == len(prompts[1])

@@ -31,7 +31,8 @@ class Client:
         self.restored, self.released = [], []
         self.refuses = ()
 
-    def restore(self, grant, hashes, pages, *, incarnation):
+    def restore(self, grant, hashes, pages, *, prefix_blocks, incarnation):
+        assert prefix_blocks == 7
         if grant in self.refuses:
             raise orbitkv.UnavailableError("no room")
         self.restored.append((grant, list(pages), incarnation))
@@ -91,7 +92,7 @@ def made(jobs):
 
 
 def load(jobs, number, pages=(1, 2)):
-    grant = Grant(jobs.client, number, b"life", object())
+    grant = Grant(jobs.client, number, b"life", 7, object())
     return loads.Load(f"r{number}", grant, jobs, [list(pages)])
 
 

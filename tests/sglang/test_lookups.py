@@ -30,8 +30,9 @@ class Client:
         self.leases = {}
         self.clock = None
 
-    def query(self, rid, hashes, *, attempt, wait_s, load_wait_s):
+    def query(self, rid, hashes, *, prefix_blocks, attempt, wait_s, load_wait_s):
         self.asked.append((rid, len(hashes), attempt, wait_s, load_wait_s))
+        hashes = hashes[prefix_blocks:]
         if self.error:
             raise self.error
         if self.clock:
@@ -114,6 +115,17 @@ def test_another_tail_of_the_same_request_is_another_question(asks, client):
     assert asks.ask(client, "r", keys("b", 3)) == [1, 2, 3]
     assert [(count, attempt) for _, count, attempt, _, _ in client.asked] == [(4, 0), (3, 1), (3, 2)]
     assert len(asks) == 1
+
+
+def test_pages_that_the_engine_has_are_counted_and_not_asked_for(asks, client):
+    prompt = keys("a", 6)
+    assert asks.ask(client, "r", prompt[:5], 10) == [1, 2, 3, 4]
+    assert client.asked[0][1] == 15
+    assert client.warmed == [("r", 15, 14)]
+    grant = asks.begin(client, "r", prompt[:3])
+    assert (grant.depth, len(grant.hashes)) == (10, 3)
+    assert [grant.hashes[i] for i in range(3)] == [bytes.fromhex(key) for key in prompt[:3]]
+    assert client.begun == [(1, 3)]
 
 
 def test_a_silent_manager_is_waited_for_once(asks, client, clock):

@@ -9,6 +9,7 @@ import orbitkv
 from orbitkv.sglang import offloads
 from orbitkv.sglang.loads import StuckCopyError
 from orbitkv.sglang.offloads import Offload, Part
+from orbitkv.sglang.places import Place
 
 WAIT_S = 60.0
 
@@ -30,6 +31,7 @@ class Client:
     def __init__(self):
         self.state = "up"
         self.published = []
+        self.places = []
         self.stopped = []
         self.running = set()
         self.full = 10**6
@@ -37,13 +39,14 @@ class Client:
         self.stops = True
         self.error = None
 
-    def publish(self, hashes, pages, *, runs):
+    def publish(self, hashes, pages, *, runs, first_depth, parent):
         if self.error:
             raise self.error
         if len(self.running) >= self.full:
             self.refused += 1
             return None
         self.published.append(([hashes[i] for i in range(len(hashes))], list(pages), list(runs)))
+        self.places.append((first_depth, parent))
         self.running.add(len(self.published))
         return len(self.published)
 
@@ -120,12 +123,17 @@ def test_results_come_in_the_order_of_the_offloads(made, jobs):
 
 def test_a_node_is_one_job_with_a_run_for_each_pool(made, jobs):
     keys = [key(f"k{i}") for i in range(4)]
-    made.accept(Offload(keys, [Part(0, [5, 6, 7, 8], 4), Part(1, [2, 3], 2)]), [])
-    jobs.end(1)
-    assert results(made, 1) == [True]
-    ((hashes, pages, runs),) = jobs.client.published
-    assert hashes == [bytes.fromhex(one) for one in keys]
-    assert (pages, runs) == ([5, 6, 7, 8, 2, 3], [(0, 0, 4), (1, 2, 2)])
+    parts = [Part(0, [5, 6, 7, 8], 4), Part(1, [2, 3], 2)]
+    made.accept(Offload(keys, parts), [])
+    made.accept(Offload(keys, parts, Place(10, key("before"))), [])
+    jobs.end(1, 2)
+    assert results(made, 2) == [True, True]
+    first, second = jobs.client.published
+    hashes = [bytes.fromhex(one) for one in keys]
+    assert first == (hashes, [5, 6, 7, 8, 2, 3], [(0, 0, 4), (1, 2, 2)])
+    # Counted from the prompt's start.
+    assert second == (hashes, [5, 6, 7, 8, 2, 3], [(0, 10, 4), (1, 12, 2)])
+    assert jobs.client.places == [(0, b""), (10, bytes.fromhex(key("before")))]
 
 
 @pytest.mark.parametrize("why", ["no client", "down", "suspect", "error", "no pages", "end not known"])

@@ -15,10 +15,14 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from sglang.srt.mem_cache.unified_cache.unified_cache_linker import LayerWiseLoadCounter, UnifiedCacheLinker
+from sglang.srt.mem_cache.unified_cache.unified_cache_linker import (
+    LayerWiseLoadCounter,
+    UnifiedCacheLinker,
+    UnifiedCacheLinkerWrapper,
+)
 
 import orbitkv
-from orbitkv.sglang import compat, identity, pools, updates
+from orbitkv.sglang import compat, identity, places, pools, updates
 from orbitkv.sglang.jobs import Jobs
 from orbitkv.sglang.link import Link
 from orbitkv.sglang.loads import Load, Loads
@@ -86,6 +90,8 @@ class OrbitKVLinker(UnifiedCacheLinker):  # type: ignore[misc]
         compat.log_as_sglang()
         self._options = parse(extra_config)
         self.group = pools.resolve(params, components)
+        self.place = places.BEGIN  # of the pages that the next call is about
+        places.follow(UnifiedCacheLinkerWrapper)
         self._pool_names = [pool.name for pool in self.group]
         self._ranks = ranks_that_agree(params)
         self._writes = self._options.saves and compat.ranks().writes(self.group.rank_replicated)
@@ -122,7 +128,7 @@ class OrbitKVLinker(UnifiedCacheLinker):  # type: ignore[misc]
             return []
         for transfer in transfers:
             if transfer.name == pools.KV and transfer.keys:
-                found = self._lookups.ask(client, rid, transfer.keys)
+                found = self._lookups.ask(client, rid, transfer.keys, self.place.depth)
                 # What several ranks have in common may be any of them. One rank takes the longest, and SGLang needs
                 # about a microsecond for each that it is told.
                 return found[-1:] if self._ranks == 1 else found
@@ -166,7 +172,7 @@ class OrbitKVLinker(UnifiedCacheLinker):  # type: ignore[misc]
             for number, name in enumerate(self._pool_names)
             if name in by_name
         ]
-        self._offloads.accept(Offload(full.keys, parts), self.record_offload_ready())
+        self._offloads.accept(Offload(full.keys, parts, self.place), self.record_offload_ready())
         return True
 
     def num_completed_offloads(self) -> int:

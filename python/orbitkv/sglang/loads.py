@@ -160,7 +160,9 @@ class Loads:
 
     def _begin(self, grant: Grant, slots: Sequence[Any]) -> int:
         pages = [page for pool, rows in zip(self._group, slots, strict=True) for page in pool.pages(rows)]
-        return grant.client.restore(grant.number, grant.hashes, pages, incarnation=grant.incarnation)
+        return grant.client.restore(
+            grant.number, grant.hashes, pages, prefix_blocks=grant.depth, incarnation=grant.incarnation
+        )
 
     @staticmethod
     def _end_of(jobs: Jobs, job: int, timeout_s: float) -> str | None:

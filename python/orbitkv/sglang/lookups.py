@@ -33,6 +33,7 @@ MAX_REQUESTS = 4096
 # One look at whether the Manager has loaded what is waited for.
 LOAD_LOOK_S = 0.01
 
+HASH_BYTES = 32
 LOADING, REFUSED = "loading", "refused"
 SILENT = ("timed out", "down")
 NOT_ASKED = (*SILENT, "no namespace", REFUSED)  # of an answer: the Manager has not looked
@@ -53,9 +54,16 @@ class Waits:
 
 @dataclass(slots=True)
 class Known:
-    """Of one request. `keys`: SGLang's page hashes, the first uncached page's first."""
+    """Of one request.
+
+    Attributes:
+        depth: pages that the engine has.
+        keys: SGLang's hashes of those behind them.
+        hashes: of all; those that the engine has are never looked at.
+    """
 
     client: orbitkv.Client
+    depth: int
     keys: Sequence[str]
     hashes: orbitkv.BlockHashes
     attempt: int
@@ -72,16 +80,21 @@ class Known:
 
 @dataclass(frozen=True)
 class Grant:
-    """The right to restore the blocks of a boundary. `incarnation` is of the Manager that gave it."""
+    """The right to restore the blocks of a boundary, which begin behind `depth` pages.
+
+    `incarnation` is of the Manager that gave it.
+    """
 
     client: orbitkv.Client
     number: int
     incarnation: bytes
+    depth: int
     hashes: orbitkv.BlockHashes
 
 
-def block_hashes(keys: Sequence[str]) -> orbitkv.BlockHashes:
-    return orbitkv.BlockHashes(bytes.fromhex("".join(keys)))
+def block_hashes(keys: Sequence[str], depth: int = 0) -> orbitkv.BlockHashes:
+    """Behind so many that nobody knows."""
+    return orbitkv.BlockHashes(bytes(HASH_BYTES * depth) + bytes.fromhex("".join(keys)))
 
 
 class Lookups:
@@ -95,8 +108,11 @@ class Lookups:
     def __len__(self) -> int:
         return len(self._known)
 
-    def ask(self, client: orbitkv.Client, rid: str, keys: Sequence[str]) -> list[int]:
-        """Every count of pages, ascending, that the Manager can restore of these and keeps for a load."""
+    def ask(self, client: orbitkv.Client, rid: str, keys: Sequence[str], depth: int = 0) -> list[int]:
+        """Every count of pages, ascending, that the Manager can restore of these and keeps for a load.
+
+        `depth`: pages of the prompt before them.
+        """
         known = self._known.get(rid)
         now = self._clock()
         same = known is not None and known.is_about(client, keys)
@@ -105,7 +121,7 @@ class Lookups:
         try:
             if known is None or not same:
                 attempt = known.attempt + 1 if known is not None else 0
-                known = Known(client, keys, block_hashes(keys), attempt)
+                known = Known(client, depth, keys, block_hashes(keys, depth), attempt)
             self._keep(rid, known, now)
             self._put(client, rid, known, now)
         except Exception as error:
@@ -128,7 +144,8 @@ class Lookups:
             if known.lease:
                 client.release_lease(known.lease)
             return None
-        return Grant(client, number, client.incarnation, known.hashes[:count])
+        hashes = known.hashes[known.depth : known.depth + count]
+        return Grant(client, number, client.incarnation, known.depth, hashes)
 
     def clear(self) -> None:
         """Of an engine whose cache was reset: nothing that was found is to be taken."""
@@ -177,12 +194,19 @@ class Lookups:
             self._warm_up(client, rid, known, answer.found_blocks)
 
     def _query(self, client: orbitkv.Client, rid: str, known: Known, wait_s: float) -> orbitkv.Answer | None:
-        return client.query(rid, known.hashes, attempt=known.attempt, wait_s=wait_s, load_wait_s=self._waits.load_s)
+        return client.query(
+            rid,
+            known.hashes,
+            prefix_blocks=known.depth,
+            attempt=known.attempt,
+            wait_s=wait_s,
+            load_wait_s=self._waits.load_s,
+        )
 
     def _warm_up(self, client: orbitkv.Client, rid: str, known: Known, found: int) -> None:
         """SGLang cannot wait for what is on disk; a later pass may find it in memory."""
         known.warmed_up = True
         try:
-            client.warm_up(rid, known.hashes, prefix_blocks=found)
+            client.warm_up(rid, known.hashes, prefix_blocks=known.depth + found)
         except orbitkv.Error as error:
             logger.debug("OrbitKV: no warm-up of %s: %s", rid, error)

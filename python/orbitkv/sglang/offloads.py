@@ -25,6 +25,7 @@ import orbitkv
 from orbitkv.sglang.jobs import Jobs
 from orbitkv.sglang.loads import GRACE_S, StuckCopyError
 from orbitkv.sglang.lookups import block_hashes
+from orbitkv.sglang.places import BEGIN, Place
 from orbitkv.sglang.pools import DevicePoolGroup
 
 logger = logging.getLogger("orbitkv.sglang")
@@ -48,6 +49,7 @@ class Part:
 class Offload:
     keys: Sequence[str]  # of all pages of the node
     parts: Sequence[Part]
+    place: Place = BEGIN
 
 
 @dataclass
@@ -140,8 +142,9 @@ class Offloads:
 
     def _submit(self, task: Task) -> None:
         hashes = block_hashes(task.offload.keys)
-        last = len(task.offload.keys)
-        runs = [(part.group, last - part.count, part.count) for part in task.offload.parts]
+        depth, parent = task.offload.place
+        end = depth + len(task.offload.keys)
+        runs = [(part.group, end - part.count, part.count) for part in task.offload.parts]
         pages = [page for part in task.offload.parts for page in self._group[part.group].pages(part.slots)]
         until = time.monotonic() + QUEUE_WAIT_S
         with self._lock:
@@ -149,7 +152,7 @@ class Offloads:
                 jobs = self._jobs()
                 if jobs is None or jobs.client.state != "up":
                     return
-                job = jobs.client.publish(hashes, pages, runs=runs)
+                job = jobs.client.publish(hashes, pages, runs=runs, first_depth=depth, parent=bytes.fromhex(parent))
                 if job is not None:
                     task.jobs, task.job = jobs, job
                     self._reading.append(task)
