@@ -1,8 +1,9 @@
 """What the connector costs an engine that finds nothing: a model so small that the scheduler's work dominates.
 
-Three engines, each a process with scheduler and worker in it: two without a connector (off, off again) and one with it.
-Every pair of measurements gives the same fresh prompts to each of them, one engine after the other in an order that
-rotates. The difference of the two engines without a connector is the noise. Times per step come from a fourth engine.
+Four engines, each a process with scheduler and worker in it: two without a connector (off, off again), one with a
+connector that does nothing (empty), one with ours (on). Every round of measurements gives the same fresh prompts to
+each of them, one engine after the other in an order that rotates. The difference of the two engines without a connector
+is the noise; that of off and empty is what vLLM spends on having any. Times per step come from a fifth engine.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ STEP_AIMS_US = {1: 25.0, 32: 60.0, 256: 300.0}
 # The most that the connector may cost: the larger of these, by the upper end of the median's 95 % interval.
 LIMIT_SHARE = 0.01
 LIMIT_MS = 1.0
+EMPTY = {"kv_connector": "EmptyConnector", "kv_connector_module_path": "empty_connector", "kv_role": "kv_both"}
 
 
 class Engine:
@@ -101,9 +103,10 @@ def compare(model: Path, scratch: Path, socket: Path, pairs: int) -> dict[int, d
     with (
         Engine(scratch / "off.log", settings(model, None, seats=seats)) as off,
         Engine(scratch / "again.log", settings(model, None, seats=seats)) as again,
+        Engine(scratch / "empty.log", settings(model, EMPTY, seats=seats)) as empty,
         Engine(scratch / "on.log", settings(model, connector_config(socket), seats=seats)) as on,
     ):
-        engines = {"off": off, "again": again, "on": on}
+        engines = {"off": off, "again": again, "empty": empty, "on": on}
         names = list(engines)
         result: dict[int, dict[str, list[dict[str, float]]]] = {}
         seed = 1
@@ -120,15 +123,26 @@ def compare(model: Path, scratch: Path, socket: Path, pairs: int) -> dict[int, d
     return result
 
 
+def more(before: list[float], after: list[float]) -> list[float]:
+    return [b - a for a, b in zip(before, after, strict=True)]
+
+
+def interval_of_more(before: list[float], after: list[float]) -> list[float]:
+    return [round(end, 3) for end in bootstrap_interval(more(before, after))]
+
+
 def cost_rows(concurrency: int, taken: dict[str, list[dict[str, float]]]) -> list[dict[str, Any]]:
-    """Upper ends of the median difference in ms, beside what is allowed; `noise` is that of off against off."""
+    """Upper ends of the median difference in ms, beside what is allowed.
+
+    `interval`: of on against off. `noise`: of off against off. `any`: of an empty connector against off. `own`: of on
+    against an empty connector.
+    """
     rows = []
     for what in ("total_ms", "ttft_ms"):
         times = {name: [entry[what] for entry in entries] for name, entries in taken.items()}
         base = statistics.median(times["off"])
         limit = max(LIMIT_MS, LIMIT_SHARE * base)
-        on = [b - a for a, b in zip(times["off"], times["on"], strict=True)]
-        noise = [b - a for a, b in zip(times["off"], times["again"], strict=True)]
+        on = more(times["off"], times["on"])
         low, high = bootstrap_interval(on)
         rows.append(
             {
@@ -140,7 +154,9 @@ def cost_rows(concurrency: int, taken: dict[str, list[dict[str, float]]]) -> lis
                 "ratio": round(high / limit, 3),
                 "median": round(statistics.median(on), 3),
                 "interval": [round(low, 3), round(high, 3)],
-                "noise": [round(end, 3) for end in bootstrap_interval(noise)],
+                "noise": interval_of_more(times["off"], times["again"]),
+                "any": interval_of_more(times["off"], times["empty"]),
+                "own": interval_of_more(times["empty"], times["on"]),
                 "samples": len(on),
             }
         )

@@ -44,6 +44,7 @@ _contents = lora.Contents()
 class Changes:
     def __init__(self) -> None:
         self.weights_changed = False  # since the namespace's epoch began
+        self.has_news = False
         self._loaded: dict[int, bytes] = {}
         self._news: dict[int, bytes] = {}
         self._told_of_weights = False
@@ -61,9 +62,11 @@ class Changes:
 
     def replaced_weights(self) -> None:
         self.weights_changed, self._told_of_weights = True, False
+        self.has_news = True
 
     def loaded_adapter(self, number: int, content: bytes) -> None:
         self._loaded[number] = self._news[number] = content
+        self.has_news = True
 
     def epoch_began(self) -> None:
         self.weights_changed = self._told_of_weights = False
@@ -85,6 +88,7 @@ class Changes:
         weights = self.weights_changed and not self._told_of_weights
         self._told_of_weights = self.weights_changed
         news, self._news = self._news, {}
+        self.has_news = False
         return weights, news
 
 

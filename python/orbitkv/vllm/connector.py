@@ -19,7 +19,13 @@ logger = logging.getLogger("orbitkv.vllm")
 
 
 class OrbitKVConnector(compat.KVConnectorBase_V1, compat.SupportsHMA):  # type: ignore[misc]
-    """Publishes completed KV blocks to the host's Cache Manager and restores them. Both are asynchronous."""
+    """Publishes completed KV blocks to the host's Cache Manager and restores them. Both are asynchronous.
+
+    Has one of two sides, by its role: `worker` or `scheduler`.
+    """
+
+    worker: WorkerSide
+    scheduler: SchedulerSide
 
     _cache_hit_source = compat.CacheHitSource.HOST
 
@@ -38,10 +44,9 @@ class OrbitKVConnector(compat.KVConnectorBase_V1, compat.SupportsHMA):  # type: 
             )
         hash_bytes = compat.hash_bytes(vllm_config)
         compat.seed_probe(vllm_config)  # refuses hashes that no other process can repeat
-        self._scheduler: SchedulerSide | None = None
-        self._worker: WorkerSide | None = None
-        if role == compat.KVConnectorRole.WORKER:
-            self._worker = WorkerSide(vllm_config, kv_cache_config, options, groups, ranks, hash_bytes)
+        self.is_worker = role == compat.KVConnectorRole.WORKER
+        if self.is_worker:
+            self.worker = WorkerSide(vllm_config, kv_cache_config, options, groups, ranks, hash_bytes)
             return
         offers = options.loads
         if offers and transfer.kv_load_failure_policy == "fail" and not options.load_with_fail_policy:
@@ -66,10 +71,10 @@ class OrbitKVConnector(compat.KVConnectorBase_V1, compat.SupportsHMA):  # type: 
         link = Link(vllm_config, groups, options, Part("scheduler", 0, ranks, "vllm scheduler"))
         layers = [len(group.layer_names) for group in kv_cache_config.kv_cache_groups]
         block_bytes = [count * group.page_bytes for count, group in zip(layers, groups, strict=True)]
-        self._scheduler = SchedulerSide(link, options, groups, ranks, hash_bytes, offers, block_bytes)
-        self._scheduler.events = Events(groups, compat.publishes_events(vllm_config))
-        self._scheduler.shares_loads = bool(vllm_config.cache_config.enable_prefix_caching)
-        self._scheduler.domains.lora_dtype = compat.lora_dtype(vllm_config)
+        self.scheduler = SchedulerSide(link, options, groups, ranks, hash_bytes, offers, block_bytes)
+        self.scheduler.events = Events(groups, compat.publishes_events(vllm_config))
+        self.scheduler.shares_loads = bool(vllm_config.cache_config.enable_prefix_caching)
+        self.scheduler.domains.lora_dtype = compat.lora_dtype(vllm_config)
         link.start()
 
     # ---- both roles -------------------------------------------------------------------------------------------------
@@ -101,22 +106,17 @@ class OrbitKVConnector(compat.KVConnectorBase_V1, compat.SupportsHMA):  # type: 
         return OrbitKVPromMetrics(vllm_config, metric_types, labelnames, per_engine_labelvalues)
 
     def get_kv_connector_stats(self) -> OrbitKVStats | None:
-        if self._worker is not None:
-            return self._worker.transfers.take_stats()
+        if self.is_worker:
+            return self.worker.transfers.take_stats()
         return self.scheduler.take_stats()
 
     def shutdown(self) -> None:
-        if self._worker is not None:
-            self._worker.shutdown()
-        if self._scheduler is not None:
-            self._scheduler.shutdown()
+        if self.is_worker:
+            self.worker.shutdown()
+        else:
+            self.scheduler.shutdown()
 
     # ---- worker -----------------------------------------------------------------------------------------------------
-
-    @property
-    def worker(self) -> WorkerSide:
-        assert self._worker is not None
-        return self._worker
 
     def register_kv_caches(self, kv_caches: dict[str, Any]) -> None:
         self.worker.register(kv_caches)
@@ -130,7 +130,7 @@ class OrbitKVConnector(compat.KVConnectorBase_V1, compat.SupportsHMA):  # type: 
         self.worker.restore_pages()
 
     def _metadata(self) -> Metadata:
-        metadata = self._get_connector_metadata()
+        metadata = self._connector_metadata
         assert isinstance(metadata, Metadata)
         return metadata
 
@@ -169,11 +169,6 @@ class OrbitKVConnector(compat.KVConnectorBase_V1, compat.SupportsHMA):  # type: 
         return None
 
     # ---- scheduler --------------------------------------------------------------------------------------------------
-
-    @property
-    def scheduler(self) -> SchedulerSide:
-        assert self._scheduler is not None
-        return self._scheduler
 
     def set_xfer_handshake_metadata(self, metadata: Any) -> None:
         """Another connector's business."""
@@ -219,6 +214,6 @@ class OrbitKVConnector(compat.KVConnectorBase_V1, compat.SupportsHMA):  # type: 
         return self.scheduler.events.take()
 
     def reset_cache(self) -> bool | None:
-        if self._scheduler is not None:
-            self._scheduler.reset()
+        if not self.is_worker:
+            self.scheduler.reset()
         return True

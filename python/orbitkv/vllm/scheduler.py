@@ -43,6 +43,8 @@ SHARED_LOAD_WAIT_S = 2.0
 PENDING_WORK_S = 5.0
 # After so many failed loads a request is computed.
 LOAD_ATTEMPTS = 2
+# So many requests that wait for their admission may have been asked about before: each holds a lease.
+ASKED_AHEAD = 32
 
 
 class SchedulerSide:
@@ -59,6 +61,7 @@ class SchedulerSide:
         """`block_bytes`: of a block of each group on one rank; of a layer's page when not given."""
         self._link = link
         self._options = options
+        self._saves = options.saves
         self._groups = groups
         self._block = groups.hash_tokens
         self._ranks = ranks
@@ -75,6 +78,8 @@ class SchedulerSide:
         self._epoch = b""
         self._pending_loads: list[Load] = []
         self._loading: dict[bytes, int] = {}  # first hash of each load -> loads of it
+        self._new: list[Tracked] = []  # since vLLM last asked
+        self._ahead: dict[str, float] = {}  # requests asked about before vLLM asks, and when
         self.shares_loads = True  # what one request has loaded, others find in vLLM's own cache
         self._rate = ComputeRate()
         self.domains = KeyDomains(options.trust_mm_uuids)
@@ -87,7 +92,9 @@ class SchedulerSide:
     # ---- requests ---------------------------------------------------------------------------------------------------
 
     def on_new_request(self, request: Any) -> None:
-        self._requests[request.request_id] = self._track(request)
+        tracked = self._requests[request.request_id] = self._track(request)
+        if len(self._new) < ASKED_AHEAD:
+            self._new.append(tracked)
 
     def _track(self, request: Any) -> Tracked:
         hashes = orbitkv.BlockHashes(b"", self._hash_bytes)
@@ -115,6 +122,7 @@ class SchedulerSide:
 
     def request_finished(self, request: Any) -> None:
         tracked = self._requests.pop(request.request_id, None)
+        self._ahead.pop(request.request_id, None)
         self._saver.forget(request.request_id)
         client = self._link.asker
         if tracked is None:
@@ -124,16 +132,18 @@ class SchedulerSide:
             self._end_load(load)
         if client is None:
             return
-        if tracked.asked_at is not None:
-            client.cancel_query(request.request_id)
-        self._release_lease(client, tracked)
+        self._release(client, tracked)
         if load is not None and any(pending is load for pending in self._pending_loads):
             # Its metadata has not left: the grant ends here, and the worker only reports the request back to vLLM,
             # which holds the blocks until then.
             client.release_grant(load.grant)
             load.grant = 0
 
-    def _release_lease(self, client: Asker, tracked: Tracked) -> None:
+    def _release(self, client: Asker, tracked: Tracked) -> None:
+        """Its question, when that has no answer yet, and its lease."""
+        if tracked.asked_at is not None:
+            client.cancel_query(tracked.request.request_id)
+            tracked.asked_at = tracked.loading_since = None
         if tracked.lease:
             client.release_lease(tracked.lease)
             tracked.lease = 0
@@ -151,15 +161,16 @@ class SchedulerSide:
         tracked.why = reasons.before_asking(tracked, client is not None, self._offers)
         if client is None or tracked.why:
             return 0, False
+        self._ask_ahead(client, tracked)
+        self._forget_if_old(client, tracked)
         tracked.local = computed_tokens // self._block
-        hashes = self._hashes(tracked)
-        limit = self._groups.aligned(min(self._groups.last_boundary(request.num_tokens), tracked.known))
+        limit = self._limit(tracked)
         if limit <= tracked.local:
             tracked.why = reasons.NOT_ASKED
             return 0, False
         if client.state == "up" and self._waits_for_shared_load(tracked):
             return None, False
-        answer = self._ask(client, tracked, hashes, limit)
+        answer = self._ask(client, tracked, limit, self._options.lookup_wait_us * 1e-6)
         if answer is None:
             return None, False
         found = self._offered(tracked, answer, limit - tracked.local)
@@ -167,6 +178,49 @@ class SchedulerSide:
         if found <= 0:
             return 0, False
         return found * self._block, True
+
+    def _limit(self, tracked: Tracked) -> int:
+        """The last boundary that may be offered."""
+        known = len(self._hashes(tracked))
+        return self._groups.aligned(min(self._groups.last_boundary(tracked.request.num_tokens), known))
+
+    def _ask_ahead(self, client: Asker, asked: Tracked) -> None:
+        """Posts the questions about the other new requests beside the first one that vLLM asks about.
+
+        The Manager is woken once for all of them, and their answers are there when vLLM asks.
+        """
+        new, self._new = self._new, []
+        if client.state != "up":
+            return
+        for tracked in new:
+            alive = self._requests.get(tracked.request.request_id) is tracked
+            if alive and tracked is not asked and len(self._ahead) < ASKED_AHEAD:
+                self._ask_about(client, tracked)
+
+    def _ask_about(self, client: Asker, tracked: Tracked) -> None:
+        """What vLLM's own cache has is looked up in it; when it has less or more by then, the question is put again."""
+        if tracked.answer is not None or tracked.asked_at is not None:
+            return
+        if reasons.before_asking(tracked, True, self._offers):
+            return
+        limit = self._limit(tracked)
+        pool = self.domains.pool
+        local = 0
+        if self.shares_loads and pool is not None:
+            local = compat.own_blocks(pool, tracked.request.block_hashes[:limit])
+        if (local > 0 and not self._groups.plain) or limit <= local:
+            return
+        tracked.local = local
+        if tracked.block_hashes[local] in self._loading:
+            return
+        self._ahead[tracked.request.request_id] = time.monotonic()
+        self._ask(client, tracked, limit, 0.0)
+
+    def _forget_if_old(self, client: Asker, tracked: Tracked) -> None:
+        """What was found long before the request's admission may be gone."""
+        asked_at = self._ahead.pop(tracked.request.request_id, None)
+        if asked_at is not None and time.monotonic() - asked_at >= ANSWER_AGE_S:
+            self._release(client, tracked)
 
     def _waits_for_shared_load(self, tracked: Tracked) -> bool:
         """Two requests with one prefix: the second waits for the first one's load and finds it in vLLM's own cache."""
@@ -178,8 +232,11 @@ class SchedulerSide:
             tracked.shared_wait_since = now
         return now - tracked.shared_wait_since < SHARED_LOAD_WAIT_S
 
-    def _ask(self, client: Asker, tracked: Tracked, hashes: orbitkv.BlockHashes, limit: int) -> FoundBlocks | None:
-        """What was found behind vLLM's own hit, or None while there is no answer and waiting is still allowed."""
+    def _ask(self, client: Asker, tracked: Tracked, limit: int, wait_s: float) -> FoundBlocks | None:
+        """What was found behind vLLM's own hit, or None while there is no answer and waiting is still allowed.
+
+        `wait_s`: for an answer in this call.
+        """
         now = time.monotonic()
         question = (tracked.local, limit)
         fresh = tracked.answered_for == question and now - tracked.answered_at < ANSWER_AGE_S
@@ -188,11 +245,11 @@ class SchedulerSide:
         request_id = tracked.request.request_id
         answer = client.query(
             request_id,
-            hashes[:limit],
+            self._hashes(tracked)[:limit],
             prefix_blocks=tracked.local,
             attempt=tracked.attempt,
             # One that loads is looked at in passing: the Manager says by itself when it is done.
-            wait_s=0.0 if tracked.loading_since is not None else self._options.lookup_wait_us * 1e-6,
+            wait_s=0.0 if tracked.loading_since is not None else wait_s,
             load_wait_s=self._load_wait_s(tracked, limit),
             load_wait_is_compute_time=self._options.load_wait_ms < 0 and self._rate.measured,
         )
@@ -276,7 +333,7 @@ class SchedulerSide:
         self.account.admitted(tracked, self._block)
         if external_tokens <= 0:
             if client is not None:
-                self._release_lease(client, tracked)
+                self._release(client, tracked)
             return
         count = external_tokens // self._block
         begin, end = tracked.local, tracked.local + count
@@ -286,7 +343,7 @@ class SchedulerSide:
         if client is not None and tracked.lease and runs:
             grant = client.begin_restore(tracked.lease, count, ranks=range(self._ranks.world_size))
         if client is not None and grant == 0:
-            self._release_lease(client, tracked)
+            self._release(client, tracked)
         tracked.lease = 0  # the grant has taken its place
         tracked.answer = None
         hashes = tracked.block_hashes[begin:end]
@@ -336,15 +393,15 @@ class SchedulerSide:
         client = self._link.asker
         self._follow_incarnation(client)
         self._rate.step(output.total_num_scheduled_tokens, time.monotonic())
-        metadata = Metadata(loads=self._pending_loads, epoch=self._epoch, idle=not output.num_scheduled_tokens)
-        self._pending_loads = []
+        loads, self._pending_loads = self._pending_loads, []
         if len(self._jobs):
             self._take_changed(output)
-        if client is not None and self._options.saves and client.state == "up":
-            metadata.saves = self._saver.step(output, self._requests, self._epoch)
-        metadata.taken_jobs = self._jobs.pop_taken()
-        self.counters.taken_jobs += len(metadata.taken_jobs)
-        return metadata
+        saves: list[Save] = []
+        if client is not None and self._saves and client.state == "up":
+            saves = self._saver.step(output, self._requests, self._epoch)
+        taken = self._jobs.pop_taken()
+        self.counters.taken_jobs += len(taken)
+        return Metadata(loads, saves, taken, self._epoch, not output.num_scheduled_tokens)
 
     def _saving(self, save: Save, request: Any) -> None:
         self._last_save_at = time.monotonic()
@@ -482,6 +539,7 @@ class SchedulerSide:
         self._incarnation = b""
         self._stored.clear()
         self._failed.clear()
+        self._ahead.clear()
         for tracked in self._requests.values():
             tracked.answer = None
             tracked.lease = 0  # ends with the session

@@ -6,8 +6,7 @@ the ranks' and the scheduler's parts up and carries them, as plain numbers by na
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from operator import eq
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from orbitkv.vllm.compat import KVConnectorPromMetrics, KVConnectorStats, PromCounter, is_registered
@@ -144,16 +143,16 @@ class Meter:
     """Makes intervals of counts that only grow."""
 
     def __init__(self) -> None:
-        self._told: list[dict[str, float]] = []
+        self._told: tuple[Mapping[str, float], ...] = ()
         # Under MultiConnector the front end finds this class by its registered name, and ends without it.
         self._silent = not is_registered()
 
     def take(self, *parts: Mapping[str, float]) -> OrbitKVStats | None:
         """What was added since the last call, or None. `parts`: the same ones each time, without a common name."""
-        if self._silent or (self._told and all(map(eq, parts, self._told))):
+        if self._silent or parts == self._told:
             return None
-        told = self._told or [{} for _ in parts]
-        self._told = [dict(part) for part in parts]
+        told: Sequence[Mapping[str, float]] = self._told or [{} for _ in parts]
+        self._told = tuple(dict(part) for part in parts)
         added = {
             name: count - before.get(name, 0)
             for part, before in zip(parts, told, strict=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import select
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -131,7 +132,7 @@ class WorkerSide:
             return
         client = self._link.suspend(FLUSH_S)
         if client is not None:
-            self._take_completions(client)
+            self._take_completions(client, client.poll())
         for job in list(self._saves):
             self._end_save(job, None)
         for load in self._loads.values():
@@ -164,8 +165,8 @@ class WorkerSide:
         """Saves whose blocks this step reuses: a queued one is dropped, a running one is waited for."""
         if metadata.epoch != self._epoch:
             self._change_epoch(metadata.epoch)
-        jobs = [self._client_job[job] for job in metadata.taken_jobs if job in self._client_job]
-        self._fence_jobs(jobs)
+        if metadata.taken_jobs:
+            self._fence_jobs([self._client_job[job] for job in metadata.taken_jobs if job in self._client_job])
 
     def _fence_jobs(self, jobs: list[int]) -> None:
         client = self._client
@@ -309,12 +310,13 @@ class WorkerSide:
     # ---- results ----------------------------------------------------------------------------------------------------
 
     def poll(self) -> None:
-        client = self._client
-        if client is not None:
-            self._take_completions(client)
+        client = self._link.client if self._link is not None else None
+        completions = client.poll() if client is not None else ()
+        if client is not None and completions:
+            self._take_completions(client, completions)
 
-    def _take_completions(self, client: orbitkv.Client) -> None:
-        for completion in client.poll():
+    def _take_completions(self, client: orbitkv.Client, completions: Iterable[orbitkv.Completion]) -> None:
+        for completion in completions:
             self.transfers.ended(completion, time.monotonic())
             if completion.kind == "publish":
                 self._end_save(completion.job, bytes(completion.outcomes))
@@ -353,9 +355,9 @@ class WorkerSide:
         return failed
 
     def take_report(self) -> WorkerMetadata | None:
-        weights_changed, adapters = self._changes.take_news()
-        if not (self._report or weights_changed or adapters):
+        report = self._report
+        if not (report.saves or report.failed_hashes or self._changes.has_news):
             return None
-        report, self._report = self._report, WorkerMetadata()
-        report.weights_changed, report.adapters = weights_changed, adapters
-        return report
+        self._report = WorkerMetadata()
+        report.weights_changed, report.adapters = self._changes.take_news()
+        return report or None

@@ -387,6 +387,7 @@ Result<bool> ClientRings::TryTakeInto(RequestId id, Answer* answer) {
 Status ClientRings::WaitInto(RequestId id, std::uint64_t until_ns, Answer* answer) {
   bool counted = false;
   bool looked = false;
+  std::uint64_t slept = 0;
   std::uint64_t spin_end = 0;
   // Most often the answer is a few hundred nanoseconds away: not worth the lock before it is there.
   for (int i = 0; i < kLooksPerClock && done_.load(std::memory_order_relaxed) == 0 && !Arrived(); ++i) SpinPause();
@@ -400,6 +401,7 @@ Status ClientRings::WaitInto(RequestId id, std::uint64_t until_ns, Answer* answe
       taken = TakeAnswer(id, answer);
       const bool leave = !taken || *taken || (looked && os::MonotonicNs() >= until_ns);
       if (counted && leave) --waiters_;
+      stats_.sleeps += std::exchange(slept, 0);
       after.wake_others = after.wake_others && waiters_ > (counted && !leave ? 1U : 0U);
       if (!counted && !leave) ++waiters_;
       counted = !leave;
@@ -417,9 +419,12 @@ Status ClientRings::WaitInto(RequestId id, std::uint64_t until_ns, Answer* answe
     while (!changed && os::MonotonicNs() < spin_end) {
       for (int i = 0; i < kLooksPerClock && !changed; ++i, SpinPause()) changed = Changed(seen_moves);
     }
-    if (changed) continue;
+    // A sleep whose end has passed would still give the processor away.
+    if (changed || os::MonotonicNs() >= until_ns) continue;
     AnnounceSleep(header().client_asleep);
-    if (!Changed(seen_moves)) os::FutexWait(&header().client_asleep, 1, until_ns);
+    if (Changed(seen_moves)) continue;
+    os::FutexWait(&header().client_asleep, 1, until_ns);
+    slept = 1;
   }
 }
 

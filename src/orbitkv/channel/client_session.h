@@ -83,6 +83,7 @@ struct ClientSessionStats {
   std::uint64_t late_answers = 0;     // successes handed to the handler
   std::uint64_t foreign_answers = 0;  // answers to nothing that is pending
   std::uint64_t resent = 0;           // never-lost commands posted again
+  std::uint64_t sleeps = 0;           // of threads that waited for an answer
 };
 
 class ClientSession {

@@ -154,6 +154,21 @@ TEST(Session, TimedOutWaitLeavesTheRequestToTheNextStep) {
   EXPECT_EQ(client->TryTake(id).error().code, Code::kStale);
 }
 
+// Who looks between two steps of an engine must not give its processor away, as a sleep until a past time does.
+TEST(Session, AWaitWhoseTimeIsOverDoesNotSleep) {
+  FakeManager manager(kEcho);
+  ASSERT_TRUE(manager.Start());
+  const auto client = manager.Connect();
+  manager.Hold(true);
+  const RequestId id = client->Post({.scalar0 = 5, .deadline_ns = Soon()}).value();
+  for (int i = 0; i < 100; ++i) EXPECT_EQ(client->Wait(id, os::MonotonicNs()).error().code, Code::kTimedOut);
+  EXPECT_EQ(client->stats().sleeps, 0U);
+  EXPECT_EQ(client->Wait(id, os::DeadlineAfter(1'000'000)).error().code, Code::kTimedOut);
+  EXPECT_GT(client->stats().sleeps, 0U);
+  manager.Hold(false);
+  EXPECT_EQ(client->Wait(id, Soon()).value().scalar0, 5U);
+}
+
 TEST(Session, ExpiredRequestIsNotExecuted) {
   std::atomic<int> executed{0};
   FakeManager manager(kEcho);
