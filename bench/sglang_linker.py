@@ -137,47 +137,59 @@ def check(condition: bool, what: str) -> None:
         raise SystemExit(f"sglang linker: {what}")
 
 
-def measure(linker: OrbitKVLinker, client: orbitkv.Client, rounds: int) -> Times:
-    slots = torch.arange(PAGE_TOKENS, (PAGES + 1) * PAGE_TOKENS)
+class Bench:
+    """The calls, with SGLang's transfers for one prompt whose pages are stored."""
 
-    def transfer(names: list[str], indices: Any = None) -> list[PoolTransfer]:
-        return [PoolTransfer(name=PoolName.KV, keys=names, device_indices=indices)]
+    def __init__(self, linker: OrbitKVLinker, client: orbitkv.Client) -> None:
+        self._linker, self._client = linker, client
+        self._slots = torch.arange(PAGE_TOKENS, (PAGES + 1) * PAGE_TOKENS)
+        self._prompt = keys("prompt")
+        self.times = Times()
+        self.offload("offload, new")
 
-    def stored() -> bool:
-        while not linker.num_completed_offloads():
-            time.sleep(0.0001)
-        return linker.pop_completed_offload()
-
-    prompt = keys("prompt")
-    linker.offload(transfer(prompt, slots))
-    check(stored(), "the pages were not stored")
-    prepared = orbitkv.BlockHashes([bytes.fromhex(key) for key in prompt])
-    times = Times()
-    for number in range(rounds):
-        rid, asks = f"r{number}", transfer(list(prompt))
-        client.query("awake", prepared[:1], wait_s=1.0)
-        times.find("lookup", linker, rid, asks)
+    def _transfers(self, names: list[str] | None = None, indices: Any = None) -> list[PoolTransfer]:
         # SGLang makes the hashes anew on each pass.
-        again = transfer(list(prompt))
-        times.take("lookup, repeated", lambda rid=rid, again=again: linker.lookup(rid, again))
-        answer = times.take("client's query", lambda n=number: client.query(f"q{n}", prepared, wait_s=1.0))
-        client.release_lease(answer.lease)
-        asks = transfer(list(prompt))
+        return [PoolTransfer(name=PoolName.KV, keys=list(names or self._prompt), device_indices=indices)]
+
+    def offload(self, name: str) -> None:
+        transfers = self._transfers(indices=self._slots)
+        self.times.take(name, lambda: self._linker.offload(transfers))
+        while not self._linker.num_completed_offloads():
+            time.sleep(0.0001)
+        check(self._linker.pop_completed_offload(), "an offload failed")
+
+    def look_up(self, number: int) -> None:
+        """Nothing but look-ups: the Manager is awake, and no copy has emptied the caches."""
+        prepared = orbitkv.BlockHashes([bytes.fromhex(key) for key in self._prompt])
+        first, again, miss = self._transfers(), self._transfers(), self._transfers(keys(f"miss {number}"))
+        rid, other, unknown = f"r{number}", f"q{number}", f"m{number}"
+
+        def awake() -> None:
+            """The Manager's answer says that nothing else is under way. It looks for work for some microseconds."""
+            self._client.query("awake", prepared[:1], wait_s=1.0)
+
+        awake()
+        self.times.find("lookup", self._linker, rid, first)
+        self.times.take("lookup, repeated", lambda: self._linker.lookup(rid, again))
+        awake()
+        answer = self.times.take("client's query", lambda: self._client.query(other, prepared, wait_s=1.0))
+        self._client.release_lease(answer.lease)
+        awake()
+        self.times.take("lookup, miss", lambda: self._linker.lookup(unknown, miss))
+        # The lease goes: a session has 128.
+        self._linker.load(rid, self._transfers(indices=self._slots))
+        self._linker.cancel_queued_load(rid)
+
+    def restore(self, number: int) -> None:
+        """A request's whole way, in the midst of its copies."""
+        rid = f"s{number}"
         time.sleep(ASLEEP_S)
-        times.find("lookup, asleep", linker, f"s{number}", asks)
-        linker.load(f"s{number}", transfer(list(prompt), slots))
-        linker.cancel_queued_load(f"s{number}")
-        miss = transfer(keys(f"miss {number}"))
-        times.take("lookup, miss", lambda n=number, miss=miss: linker.lookup(f"m{n}", miss))
-        load = transfer(list(prompt), slots)
-        check(times.take("load", lambda rid=rid, load=load: linker.load(rid, load)), "a load was refused")
-        index = times.take("start", linker.start_layer_wise_loading)
-        check(linker.finish_layer_wise_loading(index), "a load failed")
-        again = transfer(list(prompt), slots)
-        times.take("offload", lambda again=again: linker.offload(again))
-        check(stored(), "an offload failed")
-    check(client.counters()["restored_blocks"] == rounds * PAGES, "not all pages were restored")
-    return times
+        self.times.find("lookup, asleep", self._linker, rid, self._transfers())
+        transfers = self._transfers(indices=self._slots)
+        check(self.times.take("load", lambda: self._linker.load(rid, transfers)), "a load was refused")
+        index = self.times.take("start", self._linker.start_layer_wise_loading)
+        check(self._linker.finish_layer_wise_loading(index), "a load failed")
+        self.offload("offload")
 
 
 def main() -> int:
@@ -192,17 +204,22 @@ def main() -> int:
             linker = linker_of(manager.socket)
             client = linker.connection.client
             check(client.wait_up(30.0), "no Manager")
-            times = measure(linker, client, arguments.rounds)
+            bench = Bench(linker, client)
+            for measured in (bench.look_up, bench.restore):
+                for number in range(arguments.rounds):
+                    measured(number)
+            restored = client.counters()["restored_blocks"]
+            check(restored == arguments.rounds * PAGES, "not all pages were restored")
             linker.close()
         finally:
             manager.close()
-    rows = times.rows()
+    rows = bench.times.rows()
     met = rows["lookup"]["p50_us"] <= LOOKUP_AIM_US
     report = {
         "pages": PAGES,
         "rounds": arguments.rounds,
         "calls": rows,
-        "silent_lookups": times.silent,
+        "silent_lookups": bench.times.silent,
         "lookup_aim_us": LOOKUP_AIM_US,
         "aim_met": met,
     }

@@ -11,6 +11,7 @@ Errors: none; whatever goes wrong is no hit.
 
 from __future__ import annotations
 
+import binascii
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -94,7 +95,7 @@ class Grant:
 
 def block_hashes(keys: Sequence[str], depth: int = 0) -> orbitkv.BlockHashes:
     """Behind so many that nobody knows."""
-    return orbitkv.BlockHashes(bytes(HASH_BYTES * depth) + bytes.fromhex("".join(keys)))
+    return orbitkv.BlockHashes(bytes(HASH_BYTES * depth) + binascii.unhexlify("".join(keys)))
 
 
 class Lookups:
