@@ -69,6 +69,16 @@ def test_a_manager_killed_after_the_look_up_costs_a_hit(tree, prompt, manager):
     assert tree.match(request, prompt).host_hit_length == 0
 
 
+def test_several_ranks_agree_on_a_load_that_one_cannot_begin(tree, prompt, manager, monkeypatch):
+    monkeypatch.setattr(tree.linker, "_ranks", 2)
+    request, match = found(tree, prompt)
+    manager.kill()
+    assert eventually(lambda: tree.client.state == "down")
+    # The other ranks do not hear what a rank answers to a load, but its batch's verdict.
+    assert tree.admit(request, match) is not None
+    assert tree.run_batch() == ["r"]
+
+
 def test_a_manager_killed_after_the_load_was_queued_fails_the_batch(tree, prompt, manager):
     request, match = found(tree, prompt)
     slots = tree.admit(request, match)

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from cache_tree import PAGE, SLOTS, WINDOW, mha_pool, mla_pool, swa_pool
+from cache_tree import PAGE, SLOTS, WINDOW, Tree, mha_pool, mla_pool, swa_pool
 from sglang.srt.mem_cache import memory_pool, page_interleave_pool, unified_draft_pool
 from sglang.srt.mem_cache.swa_memory_pool import SWAKVPool
 from sglang.srt.mem_cache.unified_cache.components import ComponentType
@@ -182,6 +182,14 @@ def test_combinations_that_are_not_known_are_refused():
     assert "a MHATokenToKVPool with the components FULL, SWA" in refused(mha_pool(), FULL, SWA)
     assert "components of the radix cache" in refused(mha_pool(), component_registry_override={FULL: object})
     assert "that a match does not need" in refused(swa_pool(), FULL, SWA, swa_gates_prefix_match=False)
+
+
+def test_what_is_refused_ends_the_start_before_a_manager_hears_of_it(tmp_path):
+    pool, connected = mha_pool(), []
+    pool.kv_cache_layout = "hnd"
+    with pytest.raises(UnsupportedError, match="the KV cache layout hnd"):
+        Tree(tmp_path / "socket", pool=pool, connect=lambda *of: connected.append(of))
+    assert connected == []
 
 
 def test_slots_are_pages():
