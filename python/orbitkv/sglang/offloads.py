@@ -27,6 +27,7 @@ from orbitkv.sglang.loads import GRACE_S, StuckCopyError
 from orbitkv.sglang.lookups import block_hashes
 from orbitkv.sglang.places import BEGIN, Place
 from orbitkv.sglang.pools import DevicePoolGroup
+from orbitkv.warn_once import WarnOnce
 
 logger = logging.getLogger("orbitkv.sglang")
 
@@ -74,6 +75,7 @@ class Offloads:
         self._reading: list[Task] = []  # handed to the client and not ended, oldest first
         self._ended = threading.Condition(self._lock)
         self._results: deque[bool] = deque()
+        self._warn = WarnOnce(logger)
         self._accepted: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
         self._submitted: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
         self._threads = [
@@ -136,7 +138,7 @@ class Offloads:
                     event.synchronize()
                 self._submit(task)
             except Exception as error:
-                logger.warning("OrbitKV: pages were not saved: %s", error)
+                self._warn(str(error), "OrbitKV: pages were not saved (said once): %s", error)
             self._submitted.put(task)
         self._submitted.put(None)
 
@@ -181,6 +183,6 @@ class Offloads:
                 if self._closed:
                     return False
         except Exception as error:
-            logger.warning("OrbitKV: a save's end is not known: %s", error)
+            self._warn(str(error), "OrbitKV: a save's end is not known (said once): %s", error)
             return False
         return completion.ok
