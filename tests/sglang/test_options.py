@@ -54,7 +54,7 @@ def test_unknown_names_are_refused_with_those_that_are_known():
         ({"require_manager_timeout_s": -1}, "require_manager_timeout_s must not be negative"),
         ({"load_wait_ms": 60_001}, "load_wait_ms must be 0 to 60000"),
         ({"load_wait_ms": -1}, "load_wait_ms must be 0 to 60000"),
-        ({"load_timeout_s": 0}, "load_timeout_s must be more than 0"),
+        ({"load_timeout_s": 2}, "load_timeout_s must be at least 3"),
         ({"reset_timeout_s": -2.0}, "reset_timeout_s must be more than 0"),
     ],
 )

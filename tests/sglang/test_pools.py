@@ -87,6 +87,9 @@ def test_windows_are_a_group_of_their_own():
     ]
     assert [pool.page_count for pool in group] == [PAGES, SLOTS // 2 // PAGE + 1]
     assert group.layer_count == 4
+    # Layers without a cache of their own are counted too: a forward waits for layers by number.
+    sparse = swa_pool(swa_attention_layer_ids=[0, 2], full_attention_layer_ids=[7])
+    assert resolve(sparse, FULL, SWA).layer_count == 8
 
 
 @pytest.mark.parametrize(("make", "replicated"), [(mha_pool, False), (mla_pool, True)])

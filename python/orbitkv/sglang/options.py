@@ -20,6 +20,7 @@ VARIABLES = {f"{PREFIX}ENDPOINT": "endpoint", f"{PREFIX}LOOKUP_WAIT": "load_wait
 MODES = ("read_write", "save_only", "restore_only")
 STORES = ("auto", "ordinary", "nontemporal")
 MAX_LOAD_WAIT_MS = 60_000
+MIN_LOAD_TIMEOUT_S = 3.0
 
 
 class OptionError(ValueError):
@@ -37,7 +38,7 @@ class Options:
     lookup_wait_us: int = 2000  # a look-up waits at most so long for the Manager's first answer, then there is no hit
     lookup_limit_ms: int = 50  # a Manager without an answer by then is left alone until it answers
     load_wait_ms: int = 0  # a look-up may wait so long for blocks that are not in the Manager's memory
-    load_timeout_s: float = 10.0  # a load that does not end in this time fails its batch
+    load_timeout_s: float = 10.0  # the copies of a load that do not end in this time end the engine
     reset_timeout_s: float = 10.0  # a flush and the end wait at most so long for copies that run
     copy_threads: int = 0  # 0: chosen by the client
     stores: Literal["auto", "ordinary", "nontemporal"] = "auto"  # how bytes are written into the engine's pages
@@ -100,9 +101,10 @@ def _check(options: Options) -> None:
     for name in ("require_manager_timeout_s", "lookup_wait_us", "lookup_limit_ms", "copy_threads"):
         if getattr(options, name) < 0:
             raise OptionError(f"{name} must not be negative")
-    for name in ("load_timeout_s", "reset_timeout_s"):
-        if getattr(options, name) <= 0:
-            raise OptionError(f"{name} must be more than 0")
+    if options.load_timeout_s < MIN_LOAD_TIMEOUT_S:
+        raise OptionError(f"load_timeout_s must be at least {MIN_LOAD_TIMEOUT_S:g}: a silent Manager has 2 s of it")
+    if options.reset_timeout_s <= 0:
+        raise OptionError("reset_timeout_s must be more than 0")
 
 
 def parse(extra_config: Mapping[str, Any] | None, environment: Mapping[str, str] | None = None) -> Options:

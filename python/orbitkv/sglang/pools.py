@@ -293,7 +293,9 @@ def resolve(params: Any, components: Iterable[Any]) -> DevicePoolGroup:
         window, also = _attention(
             SWA, kvcache.swa_kv_pool, page_size, rule="sliding_window", span_tokens=_window_tokens(params)
         )
-        return DevicePoolGroup([full, window], page_size, int(kvcache.layer_num), rank_replicated=same and also)
+        # A forward waits for layers by their numbers in the model.
+        layers = max(kvcache.layers_mapping) + 1 - int(kvcache.start_layer)
+        return DevicePoolGroup([full, window], page_size, layers, rank_replicated=same and also)
     if type(kvcache) is HybridLinearKVPool and names == {"FULL", "MAMBA"}:
         full, _ = _attention(KV, kvcache.full_kv_pool, page_size)
         layers = max((*kvcache.full_attention_layer_id_mapping, *params.req_to_token_pool.mamba_map)) + 1
