@@ -309,6 +309,9 @@ UNKNOWN_CACHES = (
     "enable_unified_memory",
     "enable_page_major_kv_layout",
     "enable_linker_mla_dedup",
+    "enable_encoder_swa_bounded_replay",
+    "enable_decoder_swa_bounded_replay",
+    "enable_pd_role_switch",
 )
 UNKNOWN_DEGREES = {
     "pp_size": "pipeline parallelism (--pp-size; SGLang does not agree on hits across stages)",
