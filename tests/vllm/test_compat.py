@@ -27,6 +27,7 @@ from vllm.v1.kv_cache_interface import (
 )
 from vllm.v1.kv_cache_layout import KVCacheLayout
 
+from orbitkv.canonical import canonical
 from orbitkv.vllm import OrbitKVConnector, changes, compat, pages, register
 
 pytestmark = pytest.mark.each_vllm
@@ -340,8 +341,8 @@ def test_the_layouts_whose_page_is_not_one_run_are_refused_by_name(name):
 
 
 def test_texts_do_not_depend_on_the_process():
-    text = compat.canonical({"b": {1, 2}, "a": object(), "_name": "x", "c": torch.float32})
-    assert text == compat.canonical({"c": torch.float32, "a": object(), "b": {2, 1}})
+    text = canonical({"b": {1, 2}, "a": object(), "_name": "x", "c": torch.float32})
+    assert text == canonical({"c": torch.float32, "a": object(), "b": {2, 1}})
     assert "0x" not in text
     assert "_name" not in text
 

@@ -6,12 +6,10 @@ Checked with 0.32.0 and 0.33.0. What this file does not know is refused by name 
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from prometheus_client import Counter as PromCounter
@@ -27,6 +25,8 @@ from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorProm
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 import orbitkv
+from orbitkv.canonical import canonical, plain, without
+from orbitkv.folders import local_copy
 from orbitkv.vllm.groups import Group, Groups, Rule
 
 __all__ = [
@@ -212,37 +212,9 @@ def engine_version() -> str:
     return str(vllm.__version__)
 
 
-def _plain(value: Any) -> Any:
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
-    if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items() if not str(key).startswith("_")}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    if isinstance(value, (set, frozenset)):
-        return sorted(json.dumps(_plain(item), sort_keys=True) for item in value)
-    to_dict = getattr(value, "to_dict", None)
-    if callable(to_dict):
-        return _plain(to_dict())
-    text = str(value)
-    if " at 0x" in text:  # a default repr names an address, which differs in every process
-        return f"{type(value).__module__}.{type(value).__qualname__}"
-    return text
-
-
-def canonical(value: Any) -> str:
-    return json.dumps(_plain(value), sort_keys=True, separators=(",", ":"))
-
-
-def _without(value: Any, name: str) -> Any:
-    if isinstance(value, dict):
-        return {key: _without(item, name) for key, item in value.items() if key != name}
-    return [_without(item, name) for item in value] if isinstance(value, list) else value
-
-
 def model_config_text(vllm_config: Any) -> str:
     # The version says who wrote the file, not what the model computes.
-    return canonical(_without(_plain(vllm_config.model_config.hf_config), "transformers_version"))
+    return canonical(without(plain(vllm_config.model_config.hf_config), "transformers_version"))
 
 
 def _rope(vllm_config: Any) -> Any:
@@ -313,18 +285,9 @@ def model_folder(vllm_config: Any) -> str:
 
 def _folder(vllm_config: Any, model_config: Any) -> str:
     """The local folder (or file) that the weights are read from; the name itself when it is not on this host."""
-    model = str(model_config.model)
-    if Path(model).exists() or "://" in model:
-        return model
-    try:
-        from huggingface_hub import try_to_load_from_cache
-
-        revision = getattr(model_config, "revision", None)
-        directory = getattr(vllm_config.load_config, "download_dir", None)
-        found = try_to_load_from_cache(model, "config.json", cache_dir=directory, revision=revision)
-    except Exception:  # no hub package, or a name it does not accept
-        return model
-    return str(Path(found).parent) if isinstance(found, str) else model
+    revision = getattr(model_config, "revision", None)
+    directory = getattr(vllm_config.load_config, "download_dir", None)
+    return local_copy(str(model_config.model), "config.json", directory=directory, revision=revision)
 
 
 def load_format(vllm_config: Any) -> str:

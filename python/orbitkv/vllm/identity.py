@@ -10,8 +10,7 @@ from typing import Any
 
 from orbitkv.canonical import canonical
 from orbitkv.folders import PROCESSOR_FILES, file_digests
-from orbitkv.identity import Fields as Fields
-from orbitkv.identity import describe as describe
+from orbitkv.identity import Fields
 from orbitkv.vllm import compat, pages
 from orbitkv.vllm.groups import Group, Groups
 

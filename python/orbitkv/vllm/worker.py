@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import orbitkv
+from orbitkv.identity import Fields, describe
 from orbitkv.vllm import compat, identity, pages
 from orbitkv.vllm.changes import Changes
 from orbitkv.vllm.groups import Groups
@@ -88,15 +89,15 @@ class WorkerSide:
         self._kv_caches = kv_caches
         representations = self._read_pages()
         for number, fields in enumerate(representations):
-            logger.info("OrbitKV pages (rank %d, group %d): %s", self._rank, number, identity.describe(fields))
+            logger.info("OrbitKV pages (rank %d, group %d): %s", self._rank, number, describe(fields))
         part = Part("worker", self._rank, self._ranks, f"vllm worker {self._rank}")
         self._link = Link(self._vllm_config, self._groups, self._options, part, representations, self._register_groups)
         self._link.start()
 
-    def _read_pages(self) -> list[identity.Fields]:
+    def _read_pages(self) -> list[Fields]:
         """Takes the addresses of all pages from the tensors as they are now."""
         every: list[list[pages.LayerPages]] = []
-        representations: list[identity.Fields] = []
+        representations: list[Fields] = []
         for number, group in enumerate(self._groups):
             layers, page_format = pages.collect_pages(self._kv_caches, self._kv_cache_config, self._groups, number)
             every.append(layers)
