@@ -53,7 +53,7 @@ class Turns(Generic[Thing]):
 
     def make_now(self) -> Thing | None:
         """Instead of `start`: the first turn's, in the caller's thread, which gets what `make` raises."""
-        self._bring_up()
+        self._bring_up(self._turn)
         return self._current
 
     def join(self, timeout_s: float) -> bool:
@@ -68,8 +68,7 @@ class Turns(Generic[Thing]):
             if self._closed:
                 return
             change()
-            if not self._paused:
-                self._begin_turn(self._take())
+            self._begin_turn(self._take())
 
     def pause(self, timeout_s: float | None) -> Thing | None:
         """There is nothing until `resume`. Idempotent.
@@ -81,13 +80,12 @@ class Turns(Generic[Thing]):
             What was ended, when that was waited for.
         """
         with self._lock:
-            if self._closed or self._paused:
+            if self._closed:
                 return None
             self._paused = True
-            self._turn += 1
             taken = self._take()
             if timeout_s is None and taken is not None:
-                self._thread = self._new_thread(taken, self._thread, ends_only=True)
+                self._thread = self._new_thread(taken, self._thread)
                 self._thread.start()
                 return None
         if taken is not None and timeout_s is not None:
@@ -124,29 +122,30 @@ class Turns(Generic[Thing]):
         self._thread = self._new_thread(old, self._thread)
         self._thread.start()
 
-    def _new_thread(
-        self, old: Thing | None, before: threading.Thread | None, ends_only: bool = False
-    ) -> threading.Thread:
-        return threading.Thread(target=self._run, args=(old, before, ends_only), name="orbitkv-link", daemon=True)
+    def _new_thread(self, old: Thing | None, before: threading.Thread | None) -> threading.Thread:
+        arguments = (old, before, self._turn)
+        return threading.Thread(target=self._run, args=arguments, name="orbitkv-link", daemon=True)
 
-    def _run(self, old: Thing | None, before: threading.Thread | None, ends_only: bool) -> None:
+    def _run(self, old: Thing | None, before: threading.Thread | None, turn: int) -> None:
         try:
             if before is not None and before.is_alive():
                 before.join()
             if old is not None:
                 old.close()
-            if not ends_only:
-                self._bring_up()
+            self._bring_up(turn)
         except Exception as error:
             if not self._closed:
                 self._logger.warning("OrbitKV stays off in this engine: %s", error)
 
-    def _bring_up(self) -> None:
-        with self._lock:
-            turn = self._turn
+    def _bring_up(self, turn: int) -> None:
+        if self._is_over(turn):
+            return
         made = self._make()
         with self._lock:
-            if not self._closed and self._turn == turn:
+            if not self._is_over(turn):
                 self._current = made
                 return
         made.close(0.0)
+
+    def _is_over(self, turn: int) -> bool:
+        return self._closed or self._paused or self._turn != turn
