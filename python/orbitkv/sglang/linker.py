@@ -110,6 +110,13 @@ class OrbitKVLinker(UnifiedCacheLinker):  # type: ignore[misc]
             self.group, self.layer_done_counter, self.record_offload_ready, self._options.load_timeout_s
         )
         self._offloads = Offloads(self.group, self._current_jobs, self._options.reset_timeout_s)
+        logger.info(
+            "OrbitKV: Cache Manager at %s, saves %s, hits %s, pools %s",
+            self._options.socket,
+            "on" if self._writes else "off",
+            "on" if self._options.loads else "off",
+            ", ".join(f"{pool.name} ({pool.pool_class})" for pool in self.group),
+        )
 
     def _current_jobs(self) -> Jobs | None:
         client = self.connection.client

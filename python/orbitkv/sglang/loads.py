@@ -74,7 +74,6 @@ class Loads:
         self._tasks: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self.run, name="orbitkv-loads", daemon=True)
         self._thread.start()
-        self.failed_batches = 0
 
     def queue(self, load: Load) -> None:
         self._queued[load.rid] = load
@@ -97,11 +96,11 @@ class Loads:
         return index
 
     def finish(self, index: int) -> bool:
+        """True when all of the batch is in its pages; it is over either way."""
         batch = self._batches.pop(index, None)
-        if batch is None:
-            return bool(self._counter.finish(index))
-        self._await(batch)
-        return bool(self._counter.finish(index)) and not batch.error
+        if batch is not None:
+            self._await(batch)
+        return bool(self._counter.finish(index))
 
     def quiesce(self) -> None:
         """Nothing is queued and nothing moves after this."""
@@ -177,7 +176,6 @@ class Loads:
 
     def _resolve(self, batch: Batch) -> None:
         if batch.error:
-            self.failed_batches += 1
             logger.warning("OrbitKV: a batch of %d loads failed: %s", len(batch.loads), batch.error)
             self._counter.fail(batch.index, LoadError(batch.error))
         else:
