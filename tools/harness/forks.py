@@ -1,16 +1,12 @@
-"""A process that has imported vLLM and forks engines: one starts with 2 s of CPU then, where importing takes 6 s more.
+"""A process that has imported an engine and forks it: one starts with 2 s of CPU then, where importing takes 6 s more.
 
 An engine still has a session, an environment and streams of its own, as a new process has. The server never has a
-second thread, which a fork would lose. It ends with this process, whose child it is; its engines do not.
+second thread, which a fork would lose. It ends with the process that made it; its engines do not.
 """
 
 from __future__ import annotations
 
-import atexit
-import functools
 import gc
-import importlib
-import importlib.util
 import json
 import os
 import select
@@ -18,51 +14,42 @@ import socket
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
 
-# What an engine on a CPU imports. What a version or a runner does not have is left out.
-MODULES = (
-    "vllm.entrypoints.llm",
-    "vllm.v1.engine.core",
-    "vllm.v1.engine.llm_engine",
-    "vllm.v1.executor.uniproc_executor",
-    "vllm.v1.worker.cpu_worker",
-    "vllm.v1.attention.backends.cpu_attn",
-    "vllm.model_executor.models.registry",
-    "vllm.model_executor.models.llama",
-    "vllm.lora.request",
-    "vllm.distributed.kv_transfer.kv_connector.factory",
-)
-V2_MODULES = ("vllm.v1.worker.cpu.model_runner",)
 # Of a request: the environment of an engine.
 MOST_BYTES = 1 << 20
 
 
-# ---- the side of the tests ------------------------------------------------------------------------------------------
+# ---- the side of the caller -----------------------------------------------------------------------------------------
 
 
 class ForkServer:
-    """`environment`: of the server; an engine may have another one, but for what only the start of Python reads."""
+    """`program`: what it runs, which calls run() of this module.
 
-    def __init__(self, environment: dict[str, str]) -> None:
+    `environment`: of the server; an engine may have another one, but for what only the start of Python reads.
+    """
+
+    def __init__(self, program: Path, environment: Mapping[str, str]) -> None:
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, __file__, str(theirs.fileno())],
+                [sys.executable, str(program), str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
                 stdout=self._log,
                 stderr=self._log,
-                env=environment,
+                env=dict(environment),
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
             )
 
-    def start(self, environment: dict[str, str], log: int) -> Fork:
-        """An engine, as engine_host.py is one. `log`: the descriptor that its stderr shall be."""
+    def start(self, environment: Mapping[str, str], log: int) -> Fork:
+        """An engine, which reads from its stdin and writes to its stdout. `log`: the descriptor that its stderr is."""
         stdin, ours = os.pipe()
         theirs, stdout = os.pipe()
         try:
-            socket.send_fds(self._control, [json.dumps({"fork": environment}).encode()], [stdin, stdout, log])
+            socket.send_fds(self._control, [json.dumps({"fork": dict(environment)}).encode()], [stdin, stdout, log])
         finally:
             os.close(stdin)
             os.close(stdout)
@@ -90,7 +77,7 @@ class ForkServer:
 
 
 class Fork:
-    """What the tests use of subprocess.Popen."""
+    """What is needed of subprocess.Popen."""
 
     def __init__(self, server: ForkServer, pid: int, stdin: int, stdout: int) -> None:
         self.pid = pid
@@ -115,27 +102,7 @@ class Fork:
         return self.returncode
 
 
-@functools.cache
-def server() -> ForkServer:
-    """The one of this process; started when an engine is first asked for."""
-    from engine import ENVIRONMENT
-
-    started = ForkServer(os.environ | ENVIRONMENT)
-    atexit.register(started.close)
-    return started
-
-
 # ---- the server's side ----------------------------------------------------------------------------------------------
-
-
-def import_vllm() -> None:
-    from vllm.model_executor.models import registry
-
-    for name in MODULES + (V2_MODULES if os.environ.get("VLLM_USE_V2_MODEL_RUNNER") == "1" else ()):
-        if importlib.util.find_spec(name) is not None:
-            importlib.import_module(name)
-    # vLLM looks at a model's class in a new process, so as not to wake a GPU. Here is none, and that takes 8 s.
-    registry._run_in_subprocess = lambda function: function()
 
 
 def serve(control: socket.socket) -> bool:
@@ -169,18 +136,13 @@ def become(descriptors: list[int], environment: dict[str, str]) -> None:
     os.environ.update(environment)
 
 
-def main() -> None:
+def run(load: Callable[[], None], engine: Callable[[], None]) -> None:
+    """The whole server: `load` imports what an engine needs, `engine` is one, in a process of its own."""
     control = socket.socket(fileno=int(sys.argv[1]))
-    import engine_host
-
-    import_vllm()
+    load()
     gc.collect()
     gc.freeze()  # nobody's pages are copied to count references
     is_engine = serve(control)
     control.close()
     if is_engine:
-        engine_host.main()
-
-
-if __name__ == "__main__":
-    main()
+        engine()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from .chat_server import ChatServer
 from .processes import ProcessError
-from .vllm_server import VllmServer
 
 LICENCES = Path("/usr/share/common-licenses")
 QUESTION = "\n\nIn one sentence, what does this document say?"
@@ -20,7 +20,7 @@ def documents() -> list[str]:
     return [text + "".join(texts) for text in texts]
 
 
-def cut_prompts(server: VllmServer, lengths: tuple[int, ...]) -> list[str]:
+def cut_prompts(server: ChatServer, lengths: tuple[int, ...]) -> list[str]:
     """One prompt per length, each of another document: its longest beginning that has no more tokens."""
     prompts = []
     texts = documents()
