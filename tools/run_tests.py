@@ -19,6 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import sglang_rig
 import vllm_rig
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -75,10 +76,17 @@ def ctest_step(name: str, preset: str, *selection: str, timeout_s: int = 3600) -
     return Step(name, [*command, "--output-junit", str(report), *selection], report, timeout_s, environment)
 
 
-def pytest_step(name: str, folder: str, marked: str, timeout_s: int, environment: dict[str, str] | None = None) -> Step:
+def pytest_step(
+    name: str,
+    folder: str,
+    marked: str,
+    timeout_s: int,
+    environment: dict[str, str] | None = None,
+    python: str = PYTHON,
+) -> Step:
     """`marked`: which tests by their markers, as pytest's -m has it; all when empty."""
     report = OUT / f"{name.replace(' ', '-')}.xml"
-    command = [PYTHON, "-m", "pytest", "-q", "-ra", "-p", "no:cacheprovider", f"--junitxml={report}", folder]
+    command = [python, "-m", "pytest", "-q", "-ra", "-p", "no:cacheprovider", f"--junitxml={report}", folder]
     return Step(name, [*command, "-m", marked] if marked else command, report, timeout_s, environment or {})
 
 
@@ -126,12 +134,22 @@ def vllm_steps(long: bool) -> list[Step]:
     return steps
 
 
+def sglang_steps(long: bool) -> list[Step]:
+    python = str(sglang_rig.python())
+    return [
+        Step("make SGLang's environment", [sys.executable, "tools/sglang_rig.py"], timeout_s=3600),
+        Step("install package", ["tools/install-python"], timeout_s=1800),
+        pytest_step("sglang", "tests/sglang", "" if long else "not long", 7200 if long else 1800, python=python),
+    ]
+
+
 GROUPS: dict[str, Callable[[bool], list[Step]]] = {
     "lint": lint_steps,
     "native": native_steps,
     "sanitizers": sanitizer_steps,
     "processes": process_steps,
     "vllm": vllm_steps,
+    "sglang": sglang_steps,
 }
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from unittest import mock
 
 import run_tests
+import sglang_rig
 import vllm_rig
 from run_tests import Outcome, Step
 from vllm_rig import VARIANTS
@@ -65,6 +66,13 @@ class RunTests(unittest.TestCase):
                 step = steps[f"vllm {name}"]
                 self.assertEqual(step.environment[vllm_rig.SWITCH], name)
                 self.assertEqual(step.command[-1], "tests/vllm" if long else "each_vllm and not long")
+
+    def test_sglang_is_tested_in_its_own_environment(self):
+        for long in (False, True):
+            make, install, step = run_tests.sglang_steps(long)
+            self.assertEqual((make.command[1], install.command), ("tools/sglang_rig.py", ["tools/install-python"]))
+            self.assertEqual(step.command[0], str(sglang_rig.python()))
+            self.assertEqual("-m" in step.command[3:], not long)
 
     def test_without_the_other_vllms_the_group_fails(self):
         ending = [sys.executable, "-c", "import sys; sys.exit('no download')"]
