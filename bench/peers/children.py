@@ -22,6 +22,10 @@ class ChildError(RuntimeError):
     """The process ended or did not answer; the message has the end of its log."""
 
 
+class NoAnswerError(ChildError):
+    """The process is there and gave no answer within its limit."""
+
+
 class Child:
     """`script`: of this folder. Its commands are calls; one at a time."""
 
@@ -56,9 +60,11 @@ class Child:
         assert self._process.stdout is not None
         # One answer at a time, so nothing is left in the stream's buffer when this waits.
         ready, _, _ = select.select([self._process.stdout], [], [], self._limit_s)
-        line = self._process.stdout.readline() if ready else b""
+        if not ready:
+            raise NoAnswerError(f"the process did not answer within {self._limit_s:g} s: {self._tail()}")
+        line = self._process.stdout.readline()
         if not line:
-            raise ChildError(f"the process {'ended' if ready else 'did not answer'}: {self._tail()}")
+            raise ChildError(f"the process ended: {self._tail()}")
         return json.loads(line)
 
     def call(self, name: str, **arguments: Any) -> Any:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
 
-from children import Child, ChildError
+from children import Child, ChildError, NoAnswerError
 from harness.processes import SHARED_MEMORY, session_pids
 
 SCRIPT = """
@@ -59,8 +59,13 @@ class Children(unittest.TestCase):
             self.start().call("die")
 
     def test_a_call_without_an_answer_ends(self):
-        with self.assertRaisesRegex(ChildError, "did not answer"):
+        with self.assertRaisesRegex(NoAnswerError, "did not answer within 0.2 s"):
             self.start(limit_s=0.2).call("hang")
+
+    def test_one_that_ended_is_not_one_that_does_not_answer(self):
+        with self.assertRaises(ChildError) as caught:
+            self.start().call("die")
+        self.assertNotIsInstance(caught.exception, NoAnswerError)
 
     def test_its_own_shared_memory_goes_with_it_and_the_servers_stays(self):
         self.servers.touch()

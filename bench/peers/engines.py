@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from children import Child, ChildError
+from children import Child, ChildError, NoAnswerError
 from harness.vllm_environment import ONE_PROCESS, SMALL_ENGINE
 from peer import Config, Peer, failure_text
 from report import Record, RowKind
@@ -39,6 +39,7 @@ TALK = {
     "at_once": 2,
 }
 CALL_LIMIT_S = 180.0
+START_LIMIT_S = 90.0  # of an engine whose cache's server is away
 WATCH_S = 5.0  # after a kill at least, and until as many requests in a row were as fast as before it
 WATCH_LIMIT_S = 45.0
 CALM_REQUESTS = 5
@@ -66,8 +67,8 @@ ENVIRONMENT = SMALL_ENGINE | ONE_PROCESS | {"VLLM_HOST_IP": "127.0.0.1", "VLLM_L
 class Engine(Child):
     """An engine_child.py with this peer as its cache."""
 
-    def __init__(self, peer: Peer, model: Path, log: Path) -> None:
-        super().__init__(peer.python, "engine_child.py", ENVIRONMENT | peer.variables(), log, CALL_LIMIT_S)
+    def __init__(self, peer: Peer, model: Path, log: Path, start_limit_s: float = CALL_LIMIT_S) -> None:
+        super().__init__(peer.python, "engine_child.py", ENVIRONMENT | peer.variables(), log, start_limit_s)
         settings: dict[str, Any] = {
             "model": str(model),
             "skip_tokenizer_init": True,
@@ -87,6 +88,7 @@ class Engine(Child):
         try:
             self.send(settings)
             self.receive()
+            self._limit_s = CALL_LIMIT_S
         except BaseException:
             self.close(0)
             raise
@@ -110,12 +112,18 @@ class Run:
     number: int
     values: dict[str, float] = field(default_factory=dict)
     whys: dict[str, str] = field(default_factory=dict)
+    given_up: set[str] = field(default_factory=set)
     answers: list[list[int]] = field(default_factory=list)
 
     def put(self, row: str, value: float, why: str = "") -> None:
         self.values[row] = value
         if why:
             self.whys[row] = why
+
+    def give_up(self, row: str, value: float, why: str) -> None:
+        """The value would have been larger."""
+        self.put(row, value, why)
+        self.given_up.add(row)
 
     def served(self, outputs: list[dict[str, Any]]) -> float:
         """Keeps the answers; the median time to the first token."""
@@ -129,7 +137,7 @@ class Run:
             if value is None:
                 why = why or failure
             if value is not None or why:
-                yield Record(kind.name, self.peer, self.number, value, why)
+                yield Record(kind.name, self.peer, self.number, value, why, kind.name in self.given_up)
 
 
 def fresh(numbers: Iterator[int], count: int = 1) -> range:
@@ -184,6 +192,10 @@ def short_first_ms(engine: Engine, numbers: Iterator[int]) -> float:
     return first_ms
 
 
+class StalledError(ChildError):
+    """A request after the kill did not end: the engine is of no use for what follows."""
+
+
 def watch_kill(peer: Peer, engine: Engine, numbers: Iterator[int], run: Run) -> None:
     """Kills the server: the longest time to a first token beyond that before, and what it is once that is over."""
     normal = statistics.median(short_first_ms(engine, numbers) for _ in range(CALM_REQUESTS))
@@ -192,7 +204,11 @@ def watch_kill(peer: Peer, engine: Engine, numbers: Iterator[int], run: Run) -> 
     begin = time.monotonic()
     taken: list[float] = []
     while time.monotonic() - begin < WATCH_LIMIT_S:
-        taken.append(short_first_ms(engine, numbers))
+        try:
+            taken.append(short_first_ms(engine, numbers))
+        except NoAnswerError:
+            run.give_up("kill.longest_stall_ms", 1e3 * CALL_LIMIT_S - normal, "gave up: the request did not end")
+            raise StalledError(f"a request did not end within {CALL_LIMIT_S:.0f} s of the kill") from None
         calm = taken[-CALM_REQUESTS:]
         if len(calm) == CALM_REQUESTS and max(calm) < 1.5 * normal + 50 and time.monotonic() - begin >= WATCH_S:
             break
@@ -216,14 +232,34 @@ def second_engine(peer: Peer, engine: Engine, run: Run, config: Config) -> None:
     engine.forget()
     watch_kill(peer, engine, numbers, run)
     peer.start(config)
-    recovery = wait_serving(engine, numbers, RECOVERY_LIMIT_S)
-    if recovery is None:
+    recover(engine, numbers, run, time.monotonic())
+
+
+def recover(engine: Engine, numbers: Iterator[int], run: Run, began: float, remark: str = "") -> None:
+    """`began`: when the new server was there. What of the first engine's prompts is still to be had."""
+    if wait_serving(engine, numbers, RECOVERY_LIMIT_S) is None:
         run.whys["kill.recovery_s"] = f"no hit within {RECOVERY_LIMIT_S:.0f} s"
     else:
-        run.put("kill.recovery_s", recovery)
+        run.put("kill.recovery_s", time.monotonic() - began, remark)
     engine.forget()
     outputs = engine.serve(PROMPT_SEEDS)
-    run.put("ttft.after_restart_ms", run.served(outputs), lost_text(outputs, cached))
+    run.put("ttft.after_restart_ms", run.served(outputs), "; ".join(filter(None, (lost_text(outputs, True), remark))))
+
+
+def fresh_engines(peer: Peer, model: Path, folder: Path, run: Run, config: Config) -> None:
+    """The rows after the kill, by engines that have not seen it: the one that did has ended."""
+    remark = "in a new engine: the one before did not answer any more"
+    numbers = itertools.count(2000)
+    try:
+        with Engine(peer, model, folder / "engine3.log", START_LIMIT_S) as engine:
+            first_ms = statistics.median(short_first_ms(engine, numbers) for _ in range(CALM_REQUESTS))
+            run.put("kill.ttft_ms", first_ms, remark)
+    except ChildError as error:
+        run.whys["kill.ttft_ms"] = f"a new engine does not serve without the server: {failure_text(error)}"
+    peer.start(config)
+    began = time.monotonic()
+    with Engine(peer, model, folder / "engine4.log") as engine:
+        recover(engine, numbers, run, began, f"{remark}; its start is part of the time to the first hit")
 
 
 def lost_text(outputs: list[dict[str, Any]], cached: bool) -> str:
@@ -239,8 +275,11 @@ def measure(peer: Peer, number: int, model: Path, folder: Path) -> tuple[Run, st
         peer.start(config)
         with Engine(peer, model, folder / "engine1.log") as engine:
             first_engine(peer, engine, run)
-        with Engine(peer, model, folder / "engine2.log") as engine:
-            second_engine(peer, engine, run, config)
+        try:
+            with Engine(peer, model, folder / "engine2.log") as engine:
+                second_engine(peer, engine, run, config)
+        except StalledError:
+            fresh_engines(peer, model, folder, run, config)
     except (RuntimeError, OSError, subprocess.SubprocessError) as error:
         return run, failure_text(error)
     finally:

@@ -31,23 +31,35 @@ class RowKind:
 
 @dataclass(frozen=True)
 class Record:
+    """`at_least`: the measurement was given up there; the value would have been larger."""
+
     row: str
     peer: str
     number: int
     value: float | None
     why: str = ""
+    at_least: bool = False
 
 
 @dataclass
 class Cell:
-    """Median and range over the passes, or the reason why there is no value."""
+    """Median and range over the passes, or the reason why there is no value.
+
+    `given_up`: those of the values that would have been larger.
+    """
 
     values: list[float] = field(default_factory=list)
     why: str = ""
+    given_up: list[float] = field(default_factory=list)
 
     @property
     def median(self) -> float | None:
         return statistics.median(self.values) if self.values else None
+
+    @property
+    def at_least(self) -> bool:
+        """Whether the median would have been larger."""
+        return bool(self.given_up) and statistics.median_high(self.values) >= min(self.given_up)
 
 
 @dataclass
@@ -56,8 +68,11 @@ class Row:
     cells: dict[str, Cell]
 
     def first(self) -> list[str]:
-        """The peers with the best median, and those that are as good within TIE; none where nothing is compared."""
-        medians = {peer: cell.median for peer, cell in self.cells.items()}
+        """The peers with the best median, and those that are as good within TIE; none where nothing is compared.
+
+        What was given up is never first.
+        """
+        medians = {peer: cell.median for peer, cell in self.cells.items() if not cell.at_least}
         found = {peer: median for peer, median in medians.items() if median is not None and peer != CEILING}
         if not self.kind.better or not found:
             return []
@@ -75,6 +90,8 @@ def rows(
         cell = by_row.setdefault(record.row, {}).setdefault(record.peer, Cell())
         if record.value is not None:
             cell.values.append(record.value)
+            if record.at_least:
+                cell.given_up.append(record.value)
         cell.why = record.why or cell.why
     made = []
     for kind in kinds:
@@ -104,7 +121,7 @@ def cell_text(cell: Cell, first: bool, notes: list[str]) -> str:
         if why not in notes:
             notes.append(why)
         return f"- ({notes.index(why) + 1})"
-    text = number_text(cell.median)
+    text = f"> {number_text(cell.median)}" if cell.at_least else number_text(cell.median)
     if len(cell.values) > 1:
         text += f" [{number_text(min(cell.values))} to {number_text(max(cell.values))}]"
     text = f"**{text}**" if first else text
@@ -145,7 +162,9 @@ def as_json(made: Sequence[Row]) -> list[dict[str, Any]]:
         | {
             "first": row.first(),
             "peers": {
-                peer: {"median": cell.median, "values": cell.values} | ({"why": cell.why} if cell.why else {})
+                peer: {"median": cell.median, "values": cell.values}
+                | ({"at_least": True} if cell.at_least else {})
+                | ({"why": cell.why} if cell.why else {})
                 for peer, cell in row.cells.items()
             },
         }

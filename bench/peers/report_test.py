@@ -43,6 +43,12 @@ class Rows(unittest.TestCase):
         (row,) = report.rows([FAST], records, ["other"], {})
         self.assertEqual((row.cells["other"].values, row.cells["other"].why), ([2.0, 3.0], "computed"))
 
+    def test_a_median_is_a_bound_when_it_comes_from_passes_that_were_given_up(self):
+        for values, bound in (((9.0,), True), ((1.0, 2.0, 9.0), False), ((1.0, 9.0, 9.0), True), ((1.0, 9.0), True)):
+            records = [Record("wait", "other", n, value, at_least=value == 9) for n, value in enumerate(values)]
+            (row,) = report.rows([SLOW], records, ["other"], {})
+            self.assertEqual(row.cells["other"].at_least, bound, values)
+
     def test_kinds_without_any_record_make_no_row(self):
         self.assertEqual(report.rows([SLOW], [Record("load", "orbitkv", 0, 1.0)], ["orbitkv"], {}), [])
 
@@ -65,6 +71,10 @@ class First(unittest.TestCase):
 
     def test_one_without_a_value_is_never_first(self):
         self.assertEqual(row_of(SLOW, a=None, b=7.0).first(), ["b"])
+
+    def test_what_was_given_up_is_never_first(self):
+        row = Row(SLOW, {"a": Cell([1.0], given_up=[1.0]), "b": Cell([2.0])})
+        self.assertEqual(row.first(), ["b"])
 
     def test_the_ceiling_is_not_compared(self):
         self.assertEqual(row_of(FAST, **{CEILING: 20.0, "a": 2.0}).first(), ["a"])
@@ -100,6 +110,16 @@ class Tables(unittest.TestCase):
         text = report.suite_table("T", [row], {})
         self.assertIn("|wait|ms|**3** (1)|", text)
         self.assertIn("1. computed", text)
+
+    def test_what_was_given_up_is_a_bound_for_people_and_programs(self):
+        row = Row(SLOW, {"a": Cell([180_000.0], "gave up", [180_000.0]), "b": Cell([1.0])})
+        text = report.suite_table("T", [row], {})
+        self.assertIn("|wait|ms|> 180,000 (1)|**1**|", text)
+        (made,) = report.as_json([row])
+        self.assertEqual(
+            made["peers"]["a"], {"median": 180_000, "values": [180_000], "at_least": True, "why": "gave up"}
+        )
+        self.assertNotIn("at_least", made["peers"]["b"])
 
     def test_numbers_have_as_many_digits_as_they_deserve(self):
         self.assertEqual([report.number_text(v) for v in (1234.5, 12.345, 1.2345, 2.0)], ["1,234", "12.3", "1.23", "2"])

@@ -15,6 +15,7 @@ import engines
 import environments
 import failures
 import run
+from children import NoAnswerError
 from peer import NotRunError
 from report import Record
 
@@ -68,6 +69,82 @@ class Answers(unittest.TestCase):
 
     def test_without_answers_there_is_no_figure(self):
         self.assertIsNone(engines.equal_percent(self.run_of(), self.run_of((1,))))
+
+
+class FakePeer:
+    name = "x"
+
+    def __init__(self):
+        self.serves = False
+
+    def connector(self):
+        return {}
+
+    def start(self, config):
+        self.serves = True
+
+    def stop(self, number):
+        self.serves = False
+
+    def close(self):
+        pass
+
+
+class FakeEngine:
+    """Finds every prompt that it had before; one that has seen a kill does not answer any more."""
+
+    starts_alone = True
+
+    def __init__(self, peer, model, log, start_limit_s=0.0):
+        if not peer.serves and not self.starts_alone:
+            raise NoAnswerError("it waits")
+        self.peer = peer
+        self.waits_for_server = peer.serves
+        self.seen = set()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def serve(self, seeds, tokens=0):
+        if self.waits_for_server and not self.peer.serves:
+            raise NoAnswerError("the process did not answer")
+        served = [{"first_ms": 7.0, "cached": int(seed in self.seen), "tokens": [seed]} for seed in seeds]
+        self.seen |= set(seeds)
+        return served
+
+    def forget(self, seconds=0.0):
+        pass
+
+    def call(self, name, **_):
+        turn = {"tokens": 1, "seconds": 1.0, "cached": 1, "prompt": 2}
+        return {"rounds": [turn, turn], "answers": [[1]]}
+
+
+class Stalls(unittest.TestCase):
+    def rows_of(self, kind):
+        with mock.patch.object(engines, "Engine", kind):
+            run_of_one, failure = engines.measure(FakePeer(), 0, Path(), Path())
+        self.assertEqual(failure, "")
+        return {record.row: record for record in run_of_one.records(failure)}
+
+    def test_a_request_that_does_not_end_is_a_stall_and_the_rows_after_it_come_from_new_engines(self):
+        rows = self.rows_of(FakeEngine)
+        stall = rows["kill.longest_stall_ms"]
+        self.assertEqual((stall.value, stall.at_least), (1e3 * engines.CALL_LIMIT_S - 7.0, True))
+        self.assertIn("gave up", stall.why)
+        for row in ("kill.ttft_ms", "kill.recovery_s", "ttft.after_restart_ms"):
+            self.assertIsNotNone(rows[row].value, row)
+            self.assertIn("in a new engine", rows[row].why)
+            self.assertFalse(rows[row].at_least)
+
+    def test_where_no_engine_starts_without_the_server_only_that_row_is_missing(self):
+        rows = self.rows_of(type("Waits", (FakeEngine,), {"starts_alone": False}))
+        self.assertIsNone(rows["kill.ttft_ms"].value)
+        self.assertIn("does not serve without the server", rows["kill.ttft_ms"].why)
+        self.assertIsNotNone(rows["ttft.after_restart_ms"].value)
 
 
 class Environments(unittest.TestCase):
