@@ -5,13 +5,11 @@ Takes a JSON line with the engine's settings, then a JSON line for each measurem
 
 from __future__ import annotations
 
-import json
-import os
 import statistics
-import sys
 import time
-from collections.abc import Callable
 from typing import Any
+
+from harness.json_lines import JsonLines
 
 BLOCK_TOKENS = 32
 
@@ -101,16 +99,9 @@ class Child:
 
 
 def main() -> None:
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # whatever vLLM prints is a log
-    child = Child(json.loads(sys.stdin.readline()))
-    kinds: dict[str, Callable[..., dict[str, float]]] = {"batch": child.batch, "steps": child.steps}
-    answers.write('{"ready": 1}\n')
-    answers.flush()
-    for line in sys.stdin:
-        kind, arguments = json.loads(line)
-        answers.write(json.dumps(kinds[kind](**arguments)) + "\n")
-        answers.flush()
+    lines = JsonLines()
+    child = Child(lines.setup)
+    lines.serve({"batch": child.batch, "steps": child.steps})
 
 
 if __name__ == "__main__":

@@ -6,13 +6,11 @@ runs in this process: what a request takes is the time of the engine's own steps
 
 from __future__ import annotations
 
-import json
-import os
 import random
-import sys
 import time
-from collections.abc import Callable
 from typing import Any
+
+from harness.json_lines import JsonLines
 
 VOCABULARY = range(3, 512)
 SETTLE_LIMIT_S = 15.0
@@ -136,21 +134,9 @@ class Child:
 
 
 def main() -> None:
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # whatever the engine prints is a log
-    child = Child(json.loads(sys.stdin.readline()))
-    commands: dict[str, Callable[..., Any]] = {
-        "serve": child.serve,
-        "settle": child.settle,
-        "reset": child.reset,
-        "converse": child.converse,
-    }
-    answers.write('{"ready": 1}\n')
-    answers.flush()
-    for line in sys.stdin:
-        name, arguments = json.loads(line)
-        answers.write(json.dumps(commands[name](**arguments)) + "\n")
-        answers.flush()
+    lines = JsonLines()
+    child = Child(lines.setup)
+    lines.serve({"serve": child.serve, "settle": child.settle, "reset": child.reset, "converse": child.converse})
 
 
 if __name__ == "__main__":
