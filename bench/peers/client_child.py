@@ -6,19 +6,21 @@ compared after each load, outside of what is timed.
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import sys
 import time
-from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from harness.json_lines import JsonLines
 from peer import BLOCKS, Client, Geometry, cpu_seconds
 
 DEATH_LIMIT_S = 10.0
+BESIDE_LIMIT_S = 30.0
+# Added to a prompt's number: a prompt that nobody has saved.
+UNKNOWN = 100_000
 
 
 def connect(peer: str, settings: dict[str, Any], geometry: Geometry) -> Client:
@@ -94,6 +96,10 @@ class Child:
     def _keys(self, prompt: int, count: int = BLOCKS) -> Any:
         return self.client.prepare([prompt * BLOCKS + number for number in range(count)])
 
+    def _mixed_keys(self, prompt: int, known: int) -> Any:
+        blocks = [prompt * BLOCKS + number for number in range(known)]
+        return self.client.prepare(blocks + [(prompt + UNKNOWN) * BLOCKS + number for number in range(known, BLOCKS)])
+
     def _spent(self) -> float:
         return time.process_time() + sum(cpu_seconds(pid) for pid in self._servers)
 
@@ -118,8 +124,52 @@ class Child:
             self.client.rest()
         return self.client.empty()
 
-    def load(self, prompts: list[int]) -> dict[str, Any]:
-        """Seconds of each load of 256 blocks, how many came, whether their bytes are right; processor time of all."""
+    def save_beside(self, prompts: list[int], begin_at: float) -> dict[str, Any]:
+        """Saves one after the other from that moment on, each with the bytes of the first prompt.
+
+        How many blocks of each were stored, and begin and end of each, as everywhere in time.monotonic().
+        """
+        self._fill(prompts[0])
+        prepared = [self._keys(prompt) for prompt in prompts]
+        late = self._wait_for(begin_at)
+        stored, spans = [], []
+        for keys in prepared:
+            begin = time.monotonic()
+            stored.append(self.client.save(keys, self._order))
+            spans.append((begin, time.monotonic()))
+            self.client.rest()
+        return {"stored": stored, "spans": spans, "late": late}
+
+    def load_beside(self, prompts: list[int], begin_at: float, until: str) -> dict[str, Any]:
+        """Loads of these prompts in turn from that moment on until there is a file of that name.
+
+        How many blocks came, begin and end of each, and whether the bytes of the last one are right.
+        """
+        prepared = [self._keys(prompt) for prompt in prompts]
+        self._clear()
+        late = self._wait_for(begin_at)
+        loaded: list[int] = []
+        spans = []
+        while not Path(until).exists() and time.monotonic() < begin_at + BESIDE_LIMIT_S:
+            begin = time.monotonic()
+            loaded.append(self.client.load(prepared[len(loaded) % len(prompts)], self._order))
+            spans.append((begin, time.monotonic()))
+            self.client.rest()
+        right = bool(loaded) and self._same(prompts[(len(loaded) - 1) % len(prompts)], loaded[-1])
+        return {"loaded": loaded, "spans": spans, "late": late, "right": right}
+
+    def _wait_for(self, moment: float) -> bool:
+        """Whether it was over already."""
+        late = time.monotonic() > moment
+        while time.monotonic() < moment:
+            time.sleep(min(0.001, max(0.0, moment - time.monotonic())))
+        return late
+
+    def load(self, prompts: list[int], content: int | None = None) -> dict[str, Any]:
+        """Seconds of each load of 256 blocks, how many came, whether their bytes are right; processor time of all.
+
+        `content`: the prompt whose bytes all of these have, if not their own.
+        """
         seconds, loaded, right, spent = [], [], [], 0.0
         for prompt in prompts:
             self._clear()
@@ -130,13 +180,16 @@ class Child:
             seconds.append(time.perf_counter() - begin)
             spent += self._spent() - before
             self.client.rest()
-            right.append(self._same(prompt, loaded[-1]))
+            right.append(self._same(prompt if content is None else content, loaded[-1]))
         return {"seconds": seconds, "loaded": loaded, "right": right, "spent_s": spent}
 
-    def lookups(self, prompts: list[int], times: int) -> dict[str, Any]:
-        """Microseconds of look-ups of 256 blocks, and how many blocks each found."""
+    def lookups(self, prompts: list[int], times: int, known: int = BLOCKS) -> dict[str, Any]:
+        """Microseconds of look-ups of 256 blocks, and how many blocks each found.
+
+        `known`: so many of the first blocks are those of the prompt; nobody has saved the rest.
+        """
         taken, found = [], []
-        prepared = [self._keys(prompt) for prompt in prompts]
+        prepared = [self._mixed_keys(prompt, known) for prompt in prompts]
         for number in range(times):
             begin = time.perf_counter()
             found.append(self.client.lookup(prepared[number % len(prepared)]))
@@ -177,23 +230,22 @@ class Child:
 
 
 def main() -> None:
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # whatever the peer prints is a log
-    child = Child(json.loads(sys.stdin.readline()))
-    commands: dict[str, Callable[..., Any]] = {
-        "open": child.open,
-        "close": child.close,
-        "touch": child.touch,
-        "save": child.save,
-        "load": child.load,
-        "lookups": child.lookups,
-        "load_one": child.load_one,
-        "save_and_die": child.save_and_die,
-    }
-    for line in sys.stdin:
-        name, arguments = json.loads(line)
-        answers.write(json.dumps(commands[name](**arguments)) + "\n")
-        answers.flush()
+    lines = JsonLines()
+    child = Child(lines.setup)
+    lines.serve(
+        {
+            "open": child.open,
+            "close": child.close,
+            "touch": child.touch,
+            "save": child.save,
+            "load": child.load,
+            "save_beside": child.save_beside,
+            "load_beside": child.load_beside,
+            "lookups": child.lookups,
+            "load_one": child.load_one,
+            "save_and_die": child.save_and_die,
+        }
+    )
     child.close()
 
 

@@ -8,31 +8,28 @@ pass.
 from __future__ import annotations
 
 import os
-import socket
 import statistics
 import subprocess
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
 from children import Child, ChildError
-from peer import BLOCKS, HOST, Config, Geometry, Peer, cpu_seconds, failure_text
-from report import CEILING, Record, RowKind
+from peer import BLOCK_TOKENS, BLOCKS, SIZES, Config, Peer, cpu_seconds, failure_text, gbps
+from report import Record, RowKind
 
-POOL_BYTES = 2 << 30
+POOL_BYTES = 4 << 30
 GIB = 1 << 30
-SIZES = {
-    "64K": Geometry(64 << 10, layers=8, kv_heads=1),
-    "256K": Geometry(256 << 10, layers=16, kv_heads=2),
-    "1M": Geometry(1 << 20, layers=16, kv_heads=8),
-}
 ROUNDS = {"64K": 5, "256K": 5, "1M": 3}
 TIMES = 100
 # Of 256 MiB each: more than all that is saved, and less than the pool.
-TOUCHING = list(range(8000, 8007))
-BLOCK_TOKENS = Geometry(1, 1, 1).block_tokens
+TOUCHING = list(range(8000, 8015))
+HALF = BLOCKS // 2
+# For two processes at once: what the one loads is there, what the other one saves is not.
+BESIDE_SIZE = "256K"
+BESIDE_SAVES = list(range(400, 416))
+BESIDE_START_S = 3.0  # until both have made their pages and keys
 CALL_LIMIT_S = 120.0
 IDLE_S = 2.0
 # What the clients' own threads may use: one for each processor.
@@ -48,7 +45,11 @@ def kinds() -> list[RowKind]:
         made.append(RowKind("A", f"load_one.{size}", "µs", "lower", f"load one block of {size}, p50"))
     made += [
         RowKind("A", "lookup.hit", "µs", "lower", f"look-up of {BLOCKS} blocks, all there, p50"),
+        RowKind("A", "lookup.half", "µs", "lower", f"look-up of {BLOCKS} blocks, the first {HALF} there, p50"),
         RowKind("A", "lookup.miss", "µs", "lower", f"look-up of {BLOCKS} blocks, none there, p50"),
+        RowKind("A", "beside.save", "GB/s", "higher", f"save {BLOCKS} x {BESIDE_SIZE} while another process loads"),
+        RowKind("A", "beside.load", "GB/s", "higher", f"load {BLOCKS} x {BESIDE_SIZE} while another process saves"),
+        RowKind("A", "beside.longest_load", "ms", "lower", "the longest of these loads"),
         RowKind("A", "cpu.load_1M", "s/GiB", "lower", "processor time to load 1 GiB, client and server"),
         RowKind("A", "idle.cpu", "%", "lower", "server without work, of one processor"),
         RowKind("A", "idle.threads", "threads", "", "threads of the server"),
@@ -64,11 +65,12 @@ KINDS = kinds()
 class Client(Child):
     def __init__(self, peer: Peer, log: Path) -> None:
         super().__init__(peer.python, "client_child.py", ENVIRONMENT | peer.variables(), log, CALL_LIMIT_S)
-        self.send({"peer": peer.name, "settings": peer.client_settings(), "servers": peer.pids()})
-
-
-def gbps(geometry: Geometry, seconds: list[float]) -> float:
-    return BLOCKS * geometry.block_bytes / statistics.median(seconds) / 1e9
+        try:
+            self.send({"peer": peer.name, "settings": peer.client_settings(), "servers": peer.pids()})
+            self.receive()
+        except BaseException:
+            self.close(0)
+            raise
 
 
 def prompts_of(size: str) -> list[int]:
@@ -108,10 +110,48 @@ def load_all(loader: Child, values: dict[str, float], whys: dict[str, str]) -> N
         if size == "64K":
             hit = loader.call("lookups", prompts=prompts, times=TIMES)
             miss = loader.call("lookups", prompts=list(range(9000, 9000 + TIMES)), times=TIMES)
-            if set(hit["found"]) != {BLOCKS} or set(miss["found"]) != {0}:
+            half = loader.call("lookups", prompts=prompts, times=TIMES, known=HALF)
+            if (set(hit["found"]), set(half["found"]), set(miss["found"])) != ({BLOCKS}, {HALF}, {0}):
                 raise ChildError("a look-up found what is not there, or not what is")
             values["lookup.hit"] = statistics.median(hit["us"])
+            values["lookup.half"] = statistics.median(half["us"])
             values["lookup.miss"] = statistics.median(miss["us"])
+
+
+def beside(saver: Child, loader: Child, folder: Path, values: dict[str, float]) -> None:
+    """One process saves while another one loads; a save or load counts where both were at it."""
+    geometry = SIZES[BESIDE_SIZE]
+    for child in (saver, loader):
+        child.call("open", geometry=asdict(geometry))
+    until = folder / "saved"
+    begin_at = time.monotonic() + BESIDE_START_S
+    loader.send(["load_beside", {"prompts": prompts_of(BESIDE_SIZE), "begin_at": begin_at, "until": str(until)}])
+    try:
+        saved = saver.call("save_beside", prompts=BESIDE_SAVES, begin_at=begin_at)
+    finally:
+        until.touch()
+    loaded = loader.receive()
+    if set(saved["stored"]) != {BLOCKS} or set(loaded["loaded"]) != {BLOCKS} or not loaded["right"]:
+        raise ChildError(f"of {BLOCKS} blocks {min(saved['stored'])} were stored and {min(loaded['loaded'])} came")
+    again = loader.call("load", prompts=BESIDE_SAVES[-1:], content=BESIDE_SAVES[0])
+    if again["loaded"] != [BLOCKS] or not again["right"][0]:
+        raise ChildError("what was saved while another process loaded is not there, or wrong")
+    if saved["late"] or loaded["late"]:
+        raise ChildError(f"two processes were not ready within {BESIDE_START_S:.0f} s")
+    saves, loads = together(saved["spans"], loaded["spans"])
+    values["beside.save"] = gbps(geometry, saves)
+    values["beside.load"] = gbps(geometry, loads)
+    values["beside.longest_load"] = 1e3 * max(loads)
+
+
+def together(first: list[list[float]], second: list[list[float]]) -> tuple[list[float], list[float]]:
+    """Seconds of the spans of each of two processes that lie where both were at work."""
+    begin = max(first[0][0], second[0][0])
+    end = min(first[-1][1], second[-1][1])
+    both = tuple([b - a for a, b in spans if begin <= a and b <= end] for spans in (first, second))
+    if not all(both):
+        raise ChildError("two processes were not at work at the same time")
+    return both[0], both[1]
 
 
 def idle(peer: Peer, values: dict[str, float]) -> None:
@@ -142,6 +182,8 @@ def measure(peer: Peer, folder: Path) -> tuple[dict[str, float], dict[str, str],
         with Client(peer, folder / "loader.log") as loader:
             load_all(loader, values, whys)
             idle(peer, values)
+            with Client(peer, folder / "beside.log") as saver:
+                beside(saver, loader, folder, values)
     except (RuntimeError, OSError, subprocess.SubprocessError) as error:
         return values, whys, failure_text(error)
     finally:
@@ -155,54 +197,3 @@ def records(peer: str, number: int, values: dict[str, float], whys: dict[str, st
         why = whys.get(kind.name, "") if value is not None else failure
         if value is not None or why:
             yield Record(kind.name, peer, number, value, why)
-
-
-# ---- what the machine can do right now -----------------------------------------------------------------------------
-
-
-def copy_gbps(geometry: Geometry) -> float:
-    """The same pages copied by one thread from one process's memory to itself, in mixed order."""
-    import numpy as np
-
-    source = np.ones((BLOCKS, geometry.block_bytes), dtype=np.uint8)
-    target = np.zeros_like(source)
-    order = np.random.default_rng(3).permutation(BLOCKS)
-    seconds = []
-    for _ in range(3):
-        begin = time.perf_counter()
-        for number, page in enumerate(order):
-            target[number] = source[page]
-        seconds.append(time.perf_counter() - begin)
-    return gbps(geometry, seconds[1:])
-
-
-def loopback_gbps(size: int = 512 << 20) -> float:
-    """One stream over TCP from one thread to another."""
-    with socket.create_server((HOST, 0)) as listener:
-        port = listener.getsockname()[1]
-
-        def send() -> None:
-            piece = bytes(1 << 20)
-            with socket.create_connection((HOST, port)) as stream:
-                for _ in range(size // len(piece)):
-                    stream.sendall(piece)
-
-        sender = threading.Thread(target=send)
-        sender.start()
-        connection, _ = listener.accept()
-        buffer = bytearray(1 << 20)
-        begin = time.perf_counter()
-        with connection:
-            while connection.recv_into(buffer):
-                pass
-        seconds = time.perf_counter() - begin
-        sender.join()
-    return size / seconds / 1e9
-
-
-def ceilings(number: int) -> Iterator[Record]:
-    for size, geometry in SIZES.items():
-        rate = copy_gbps(geometry)
-        yield Record(f"save.{size}", CEILING, number, rate)
-        yield Record(f"load.{size}", CEILING, number, rate)
-    yield Record("loopback", CEILING, number, loopback_gbps())

@@ -16,9 +16,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from children import ChildError
-from data_path import BLOCK_TOKENS, SIZES, Client
+from data_path import Client
 from harness.processes import shared_memory, wait_until
-from peer import BLOCKS, Config, Peer, failure_text
+from peer import BLOCK_TOKENS, BLOCKS, SIZES, Config, Peer, failure_text
 from report import Record, RowKind
 
 POOL_BYTES = 1 << 30

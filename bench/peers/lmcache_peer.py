@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import urllib.error
 import urllib.request
@@ -14,6 +15,7 @@ from harness.vllm_server import free_port
 from peer import HOST, Config, Peer
 
 START_LIMIT_S = 60
+SECOND_LEVEL = {"type": "fs_native", "use_odirect": True}
 
 
 def answers(url: str) -> bool:
@@ -32,6 +34,7 @@ class LMCache(Peer):
         "--supported-transfer-mode auto: its engine-driven transfer, the fast one without a GPU",
         "--no-l1-use-lazy: its pool has its memory before anything is timed",
         "--disable-observability, LMCACHE_TRACK_USAGE=false",
+        "suite C: --l2-adapter fs_native with use_odirect, its fastest one in the wheel",
     )
 
     def __init__(self) -> None:
@@ -50,6 +53,8 @@ class LMCache(Peer):
         command += ["--shm-name", f"orbitkv_peers_{self._port}", "--disable-observability"]
         if config.block_tokens:
             command += ["--chunk-size", str(config.block_tokens)]
+        if config.ssd is not None:
+            command += ["--l2-adapter", json.dumps(SECOND_LEVEL | {"base_path": str(config.ssd)})]
         self.server = Process(command, config.folder / "lmcache.log", os.environ | self.variables())
         self.server.wait_ready(lambda: answers(f"http://{HOST}:{self._http_port}/healthcheck"), START_LIMIT_S)
 

@@ -38,6 +38,7 @@ class MooncakeClient(Client):
         self._places = [[start + block * size for start in starts] for block in range(geometry.blocks)]
         self._sizes = [size] * geometry.layers
         self._geometry = geometry
+        self._at_once = settings["loads_at_once"]
 
     def prepare(self, keys: Sequence[int]) -> list[str]:
         return [f"{self._geometry.block_bytes}-{key_bytes(key).hex()}" for key in keys]
@@ -52,9 +53,14 @@ class MooncakeClient(Client):
         return next((number for number, status in enumerate(found) if status != 1), len(found))
 
     def load(self, keys: list[str], pages: Sequence[int]) -> int:
-        addresses = [self._places[page] for page in pages]
-        got = self._store.batch_get_into_multi_buffers(keys, addresses, [self._sizes] * len(pages))
-        return next((n for n, count in enumerate(got) if count != self._geometry.block_bytes), len(got))
+        for first in range(0, len(keys), self._at_once):
+            some = keys[first : first + self._at_once]
+            addresses = [self._places[page] for page in pages[first : first + self._at_once]]
+            got = self._store.batch_get_into_multi_buffers(some, addresses, [self._sizes] * len(some))
+            for number, count in enumerate(got, first):
+                if count != self._geometry.block_bytes:
+                    return number
+        return len(keys)
 
     def empty(self) -> bool:
         self._store.remove_all()

@@ -15,6 +15,9 @@ from harness.vllm_server import connector_config
 from peer import Client, Config, Geometry, Peer, key_bytes, plain_pages
 
 JOB_LIMIT_S = 30.0
+SSD_BYTES = 4 << 30
+# For all 256 blocks from the SSD; an engine gives the time that it takes to compute them.
+LOAD_WAIT_S = 5.0
 # A scheduler goes on without an answer after 50 ms; here everybody waits for it.
 QUERY_DEADLINE_MS = 5000
 
@@ -24,7 +27,8 @@ class OrbitKV(Peer):
     label = "OrbitKV"
     choices = (
         "--pool-path DIR: the pool outlives its Manager, as it does under systemd without a setting",
-        "query_deadline_ms 5000 in suites A and D: the client waits for an answer, as the others do",
+        "query_deadline_ms 5000 in suites A, C and D: the client waits for an answer, as the others do",
+        "no --pool-path in suites C and D, so that nothing of a killed Manager's memory is left",
         "kv_load_failure_policy recompute, as `orbitkv run` sets it",
     )
 
@@ -40,6 +44,8 @@ class OrbitKV(Peer):
             if self._survives:
                 self._pool = tempfile.TemporaryDirectory(prefix="orbitkv-peers-", dir=SHARED_MEMORY)
                 extra = ["--pool-path", self._pool.name]
+            if config.ssd is not None:
+                extra += ["--ssd-path", str(config.ssd / "store"), "--ssd-bytes", str(SSD_BYTES)]
             self.server = Manager(
                 config.folder / "run" / "manager.sock", str(config.pool_bytes), config.folder / "manager.log", extra
             )
@@ -56,6 +62,9 @@ class OrbitKV(Peer):
 
     def pids(self) -> list[int]:
         return session_pids(self.server.pid)
+
+    def ssd_bytes(self, config: Config) -> int:
+        return int(self.server.sample("orbitkv_ssd_cached_bytes_total"))
 
     def connector(self) -> dict[str, Any]:
         return connector_config(self.server.socket)
@@ -103,8 +112,14 @@ class OrbitKVClient(Client):
         return 0 if job is None else sum(outcome in (1, 2) for outcome in self._wait(job).outcomes)
 
     def _ask(self, keys: Any) -> Any:
+        """Until what was on the SSD alone is in the pool as well."""
         self._requests += 1
-        return self._client.query(f"peers-{self._requests}", keys, wait_s=5.0)
+        end = time.monotonic() + 2 * LOAD_WAIT_S
+        while True:
+            answer = self._client.query(f"peers-{self._requests}", keys, wait_s=5.0, load_wait_s=LOAD_WAIT_S)
+            if answer is None or answer.reason != "loading" or time.monotonic() >= end:
+                return answer
+            time.sleep(0.0005)
 
     def lookup(self, keys: Any) -> int:
         answer = self._ask(keys)

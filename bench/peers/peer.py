@@ -10,6 +10,7 @@ import abc
 import hashlib
 import os
 import signal
+import statistics
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,11 +33,15 @@ def failure_text(error: Exception) -> str:
 
 @dataclass(frozen=True)
 class Config:
-    """`folder`: of this start alone, for sockets, logs and files. `block_tokens`: 0 leaves the peer its default."""
+    """`folder`: of this start alone, for sockets, logs and files. `block_tokens`: 0 leaves the peer its default.
+
+    `ssd`: a folder for a second level behind the pool, on a file system with O_DIRECT.
+    """
 
     folder: Path
     pool_bytes: int
     block_tokens: int = 0
+    ssd: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -93,6 +98,15 @@ class Peer(abc.ABC):
             self.server.kill()
         else:
             self.server.terminate()
+
+    def crash(self) -> None:
+        """SIGKILL to the process that has the data; `start` gives its next life."""
+        self.server.kill()
+
+    def ssd_bytes(self, config: Config) -> int:
+        """How much of what was saved is in the second level by now."""
+        assert config.ssd is not None
+        return sum(path.stat().st_size for path in config.ssd.rglob("*") if path.is_file())
 
     def close(self) -> None:
         """Whatever its state, nothing of it is left after this."""
@@ -153,6 +167,19 @@ class Client(abc.ABC):
 
     @abc.abstractmethod
     def close(self) -> None: ...
+
+
+SIZES = {
+    "64K": Geometry(64 << 10, layers=8, kv_heads=1),
+    "256K": Geometry(256 << 10, layers=16, kv_heads=2),
+    "1M": Geometry(1 << 20, layers=16, kv_heads=8),
+}
+BLOCK_TOKENS = Geometry(1, 1, 1).block_tokens
+
+
+def gbps(geometry: Geometry, seconds: Sequence[float]) -> float:
+    """Of saves or loads of BLOCKS blocks that took so long each: the median."""
+    return BLOCKS * geometry.block_bytes / statistics.median(seconds) / 1e9
 
 
 def key_bytes(key: int) -> bytes:

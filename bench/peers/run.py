@@ -7,6 +7,7 @@ be installed or started keeps its column, with the reason. tools/ has to be on P
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import platform
@@ -20,11 +21,13 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import ceilings
 import data_path
 import engines
 import environments
 import failures
 import report
+import restarts
 from lmcache_peer import LMCache, LMCacheDefault
 from mooncake_peer import Mooncake, MooncakeStandalone
 from no_cache import NoCache
@@ -59,51 +62,64 @@ def in_turn(names: list[str], number: int) -> list[str]:
     return names[shift:] + names[:shift]
 
 
-def engine_suite(names: list[str], passes: int, model: Path, scratch: Path) -> Records:
+def engine_pass(names: list[str], number: int, model: Path, scratch: Path) -> Records:
+    runs: dict[str, tuple[engines.Run, str]] = {}
+    for name in in_turn(names, number):
+        began = time.monotonic()
+        runs[name] = engines.measure(PEERS[name](), number, model, folder_of("E", name, number, scratch))
+        told("E", number, name, began, runs[name][0].values, runs[name][1])
     records: Records = []
-    for number in range(passes):
-        runs: dict[str, tuple[engines.Run, str]] = {}
-        for name in in_turn(names, number):
-            began = time.monotonic()
-            folder = scratch / f"engines-{name}-{number}"
-            folder.mkdir(exist_ok=True)
-            runs[name] = engines.measure(PEERS[name](), number, model, folder)
-            told("E", number, name, began, runs[name][0].values, runs[name][1])
-        for name, (run, failure) in runs.items():
-            if "none" in runs and name != "none":
-                equal = engines.equal_percent(run, runs["none"][0])
-                if equal is not None:
-                    run.put("equal_answers", equal)
-            records += run.records(failure)
+    for name, (run, failure) in runs.items():
+        if "none" in runs and name != "none":
+            equal = engines.equal_percent(run, runs["none"][0])
+            if equal is not None:
+                run.put("equal_answers", equal)
+        records += run.records(failure)
     return records
 
 
-def data_suite(names: list[str], passes: int, model: Path, scratch: Path) -> Records:
+def data_pass(names: list[str], number: int, model: Path, scratch: Path) -> Records:
     records: Records = []
-    for number in range(passes):
-        records += data_path.ceilings(number)
-        for name in in_turn(names, number):
-            began = time.monotonic()
-            folder = scratch / f"data-{name}-{number}"
-            folder.mkdir(exist_ok=True)
-            values, whys, failure = data_path.measure(PEERS[name](), folder)
-            told("A", number, name, began, values, failure)
-            records += data_path.records(name, number, values, whys, failure)
+    for name in in_turn(names, number):
+        began = time.monotonic()
+        values, whys, failure = data_path.measure(PEERS[name](), folder_of("A", name, number, scratch))
+        told("A", number, name, began, values, failure)
+        records += data_path.records(name, number, values, whys, failure)
     return records
 
 
-def failure_suite(names: list[str], passes: int, model: Path, scratch: Path) -> Records:
+def restart_pass(names: list[str], number: int, model: Path, scratch: Path) -> Records:
     records: Records = []
-    for number in range(passes):
-        for name in in_turn(names, number):
-            began = time.monotonic()
-            folder = scratch / f"failures-{name}-{number}"
-            folder.mkdir(exist_ok=True)
-            peer = OrbitKV(survives=False) if name == OrbitKV.name else PEERS[name]()
-            outcome, failure = failures.measure(peer, number, folder)
-            told("D", number, name, began, outcome.values, failure)
-            records += failures.records(name, number, outcome, failure)
+    for name in in_turn(names, number):
+        began = time.monotonic()
+        # Where the project lies: what is temporary may be in memory.
+        (ROOT / "out").mkdir(exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix="peers-ssd-", dir=ROOT / "out") as ssd:
+            make = functools.partial(without_pool_path, name)
+            outcome, failure = restarts.measure(make, folder_of("C", name, number, scratch), Path(ssd))
+        told("C", number, name, began, outcome.values, failure)
+        records += restarts.records(name, number, outcome, failure)
     return records
+
+
+def failure_pass(names: list[str], number: int, model: Path, scratch: Path) -> Records:
+    records: Records = []
+    for name in in_turn(names, number):
+        began = time.monotonic()
+        outcome, failure = failures.measure(without_pool_path(name), number, folder_of("D", name, number, scratch))
+        told("D", number, name, began, outcome.values, failure)
+        records += failures.records(name, number, outcome, failure)
+    return records
+
+
+def without_pool_path(name: str) -> Peer:
+    return OrbitKV(survives=False) if name == OrbitKV.name else PEERS[name]()
+
+
+def folder_of(suite: str, name: str, number: int, scratch: Path) -> Path:
+    folder = scratch / f"{suite}-{name}-{number}"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
 
 
 def told(suite: str, number: int, name: str, began: float, values: dict[str, float], failure: str) -> None:
@@ -114,7 +130,7 @@ def told(suite: str, number: int, name: str, began: float, values: dict[str, flo
 
 @dataclass(frozen=True)
 class Suite:
-    """`peers`: in the order of the table's columns."""
+    """`peers`: in the order of the table's columns. `run`: one pass over the named ones; model and scratch folder."""
 
     title: str
     kinds: list[report.RowKind]
@@ -128,12 +144,43 @@ SUITES = {
     "E": Suite(
         "E: vLLM end to end",
         engines.KINDS,
-        engine_suite,
+        engine_pass,
         ("none", "lmcache_mp", "mooncake_store", "mooncake_standalone", "orbitkv"),
     ),
-    "A": Suite("A: data path, one host", data_path.KINDS, data_suite, ("lmcache_mp_256", *STORES), (report.CEILING,)),
-    "D": Suite("D: failures", failures.KINDS, failure_suite, STORES),
+    "A": Suite("A: data path, one host", data_path.KINDS, data_pass, ("lmcache_mp_256", *STORES), (report.CEILING,)),
+    "C": Suite(
+        "C: from the SSD, after a restart",
+        restarts.KINDS,
+        restart_pass,
+        ("lmcache_mp", "mooncake_standalone", "orbitkv"),
+    ),
+    "D": Suite("D: failures", failures.KINDS, failure_pass, STORES),
 }
+
+
+def one_pass(suite: str, names: list[str], number: int, model: Path, scratch: Path) -> tuple[dict[str, float], Records]:
+    """What the machine could do before it, and its records."""
+    found = ceilings.measure()
+    rates = ", ".join(f"{name} {value:.3g}" for name, value in found.items())
+    print(f"peers: {suite} {number + 1} the machine, GB/s: {rates}", flush=True)
+    records = SUITES[suite].run(names, number, model, scratch)
+    if report.CEILING in SUITES[suite].columns:
+        records += ceilings.records(number, found)
+    return found, records
+
+
+def run_suite(
+    suite: str, names: list[str], passes: int, model: Path, scratch: Path
+) -> tuple[Records, list[dict[str, Any]]]:
+    """All passes; one in which the machine was off is taken once again, in place of the first try. Which were so."""
+    taken = [one_pass(suite, names, number, model, scratch) for number in range(passes)]
+    repeated = []
+    for number in ceilings.off([found for found, _ in taken]):
+        print(f"peers: {suite} {number + 1} is taken again: the machine was not as in the other passes", flush=True)
+        before = taken[number][0]
+        taken[number] = one_pass(suite, names, number, model, scratch / "again")
+        repeated.append({"suite": suite, "pass": number + 1, "ceilings": before, "ceilings_again": taken[number][0]})
+    return [record for _, records in taken for record in records], repeated
 
 
 def versions() -> dict[str, str]:
@@ -158,13 +205,16 @@ def machine() -> dict[str, Any]:
     return {"processor": names[0] if names else "", "processors": os.cpu_count(), "kernel": platform.release()}
 
 
-def write(options: argparse.Namespace, found: dict[str, Records], absent: dict[str, str]) -> str:
+def write(
+    options: argparse.Namespace, found: dict[str, Records], absent: dict[str, str], repeated: list[dict[str, Any]]
+) -> str:
     labels = {name: kind.label for name, kind in PEERS.items()} | {report.CEILING: "one thread's memcpy"}
     text = ""
     result: dict[str, Any] = {
         "machine": machine(),
         "versions": versions(),
         "passes": options.passes,
+        "repeated": repeated,
         "not_run": absent,
         "choices": {name: list(kind.choices) for name, kind in PEERS.items()},
         "rows": [],
@@ -200,14 +250,17 @@ def main() -> int:
     wanted = [name for name in wanted if name in (options.peer or wanted)]
     absent = available(wanted)
     found: dict[str, Records] = {}
+    repeated: list[dict[str, Any]] = []
     text = ""
     with tempfile.TemporaryDirectory(prefix="orbitkv-peers-") as temporary:
         scratch = options.keep.resolve() if options.keep else Path(temporary)
         scratch.mkdir(parents=True, exist_ok=True)
         for suite in chosen:
             running = [name for name in SUITES[suite].peers if name in wanted and name not in absent]
-            found[suite] = SUITES[suite].run(running, options.passes, options.model, scratch)
-            text = write(options, found, absent)  # what ends the next suite early does not take this one along
+            found[suite], again = run_suite(suite, running, options.passes, options.model, scratch)
+            repeated += again
+            # What ends the next suite early does not take this one along.
+            text = write(options, found, absent, repeated)
     print(f"\n{text}\nwritten: {options.output} and .md ({time.monotonic() - began:.0f} s)")
     return 0
 

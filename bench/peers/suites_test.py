@@ -10,12 +10,14 @@ from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
 
+import ceilings
 import data_path
 import engines
 import environments
 import failures
+import restarts
 import run
-from children import NoAnswerError
+from children import ChildError, NoAnswerError
 from peer import NotRunError
 from report import Record
 
@@ -145,6 +147,133 @@ class Stalls(unittest.TestCase):
         self.assertIsNone(rows["kill.ttft_ms"].value)
         self.assertIn("does not serve without the server", rows["kill.ttft_ms"].why)
         self.assertIsNotNone(rows["ttft.after_restart_ms"].value)
+
+
+QUIET = {"1M": 20.0, "loopback": 4.0}
+BUSY = {"1M": 11.0, "loopback": 4.0}
+
+
+class Machine(unittest.TestCase):
+    def test_a_pass_is_off_when_one_ceiling_differs_from_most_passes(self):
+        self.assertEqual(ceilings.off([QUIET, BUSY, QUIET]), [1])
+        self.assertEqual(ceilings.off([BUSY, QUIET | {"loopback": 6.0}, QUIET]), [0, 1])
+        self.assertEqual(ceilings.off([QUIET, QUIET | {"1M": 15.0}, QUIET]), [])
+        self.assertEqual(ceilings.off([BUSY]), [])
+
+    def passes(self, *machine):
+        """Runs a suite whose records say which try they are of."""
+        tries = iter(range(100))
+
+        def one(names, number, model, scratch):
+            return [Record("load", names[0], number, float(next(tries)))]
+
+        suite = run.Suite("T", [], one, ("x",))
+        with (
+            mock.patch.dict(run.SUITES, {"T": suite}),
+            mock.patch.object(ceilings, "measure", side_effect=machine),
+            contextlib.redirect_stdout(io.StringIO()),
+        ):
+            return run.run_suite("T", ["x"], 3, Path(), Path())
+
+    def test_a_pass_in_which_the_machine_was_off_is_taken_again_in_its_place(self):
+        records, repeated = self.passes(QUIET, BUSY, QUIET, QUIET)
+        self.assertEqual([(record.number, record.value) for record in records], [(0, 0.0), (1, 3.0), (2, 2.0)])
+        self.assertEqual(repeated, [{"suite": "T", "pass": 2, "ceilings": BUSY, "ceilings_again": QUIET}])
+
+    def test_equal_passes_are_taken_once(self):
+        records, repeated = self.passes(QUIET, QUIET, QUIET)
+        self.assertEqual(([record.value for record in records], repeated), ([0.0, 1.0, 2.0], []))
+
+
+class Together(unittest.TestCase):
+    def test_what_ran_while_the_other_one_had_not_begun_or_had_ended_does_not_count(self):
+        saves = [[2.0, 3.0], [3.0, 5.0]]
+        loads = [[1.0, 1.5], [1.9, 2.1], [2.5, 3.0], [4.0, 4.25], [4.9, 5.1], [5.5, 6.0]]
+        self.assertEqual(data_path.together(saves, loads), ([1.0, 2.0], [0.5, 0.25]))
+
+    def test_two_that_were_never_at_work_together_give_no_figure(self):
+        with self.assertRaises(ChildError):
+            data_path.together([[1.0, 2.0]], [[3.0, 4.0]])
+
+
+class FakeStore(FakePeer):
+    """`kept`: how many blocks of each prompt its next life has."""
+
+    def __init__(self, kept, on_disk):
+        super().__init__()
+        self.kept, self.on_disk, self.lives = kept, on_disk, 0
+
+    def start(self, config):
+        self.lives += 1
+
+    def crash(self):
+        pass
+
+    def ssd_bytes(self, config):
+        return self.on_disk
+
+
+class FakeClient:
+    right = True
+
+    def __init__(self, peer, log):
+        self.peer = peer
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def call(self, name, prompts=(), **_):
+        count = self.peer.kept if self.peer.lives > 1 else 256
+        answers = {
+            "open": True,
+            "save": {"stored": [256] * len(prompts)},
+            "lookups": {"found": [count]},
+            "load": {
+                "loaded": [count] * len(prompts),
+                "right": [self.right] * len(prompts),
+                "seconds": [0.5] * len(prompts),
+            },
+        }
+        return answers[name]
+
+
+class Restarts(unittest.TestCase):
+    def rows_of(self, kept, client=FakeClient, on_disk=restarts.SAVED_BYTES):
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            mock.patch.object(restarts, "Client", client),
+            mock.patch.dict(restarts.AWAY_S, {"slow": 0.01}),
+            mock.patch.multiple(restarts, WATCH_S=0.02, DURABLE_LIMIT_S=0.02),
+        ):
+            outcome, failure = restarts.measure(
+                lambda: FakeStore(kept, on_disk), Path(folder) / "logs", Path(folder) / "ssd"
+            )
+        return {record.row: record for record in restarts.records("x", 0, outcome, failure)}
+
+    def test_what_is_served_is_a_share_of_what_was_saved(self):
+        rows = self.rows_of(64)
+        self.assertEqual((rows["ssd.quick.served"].value, rows["ssd.slow.served"].value), (25, 25))
+        self.assertIsNotNone(rows["ssd.quick.first_s"].value)
+
+    def test_the_rate_of_loads_is_that_of_complete_ones(self):
+        self.assertIsNone(self.rows_of(64)["ssd.load"].value)
+        self.assertAlmostEqual(self.rows_of(256)["ssd.load"].value, 256 * (1 << 20) / 0.5 / 1e9)
+
+    def test_one_that_serves_nothing_has_a_zero_and_a_reason_for_the_first_hit(self):
+        rows = self.rows_of(0)
+        self.assertEqual(rows["ssd.quick.served"].value, 0)
+        self.assertIn("no hit", rows["ssd.quick.first_s"].why)
+
+    def test_wrong_bytes_are_a_failure_and_no_share(self):
+        rows = self.rows_of(256, type("Wrong", (FakeClient,), {"right": False}))
+        self.assertIsNone(rows["ssd.slow.served"].value)
+        self.assertIn("not those that were saved", rows["ssd.slow.served"].why)
+
+    def test_what_never_reaches_the_ssd_is_told(self):
+        self.assertIn("50 % were there", self.rows_of(256, on_disk=restarts.SAVED_BYTES // 2)["ssd.durable_s"].why)
 
 
 class Environments(unittest.TestCase):
