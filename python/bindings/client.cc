@@ -221,6 +221,14 @@ class PyClient {
     }();
     return StateName(Checked(state));
   }
+  std::uint32_t WaitLayers(std::uint64_t job, std::uint32_t known, double timeout_s) const {
+    const std::uint64_t deadline = Deadline(timeout_s, "timeout_s");
+    auto layers = [&] {
+      const nb::gil_scoped_release release;
+      return client_->WaitLayers(client::JobId(job), known, deadline);
+    }();
+    return Checked(layers);
+  }
   bool CancelPublish(std::uint64_t job) const { return Checked(client_->CancelPublish(client::JobId(job))); }
   bool WaitSourcesFree(const std::vector<std::uint64_t>& jobs, double timeout_s) const;
 
@@ -466,6 +474,7 @@ void AddClient(nb::module_& module) {
            nb::arg("group") = 0)
       .def("job_state", &PyClient::JobState, nb::arg("job"))
       .def("wait_job", &PyClient::WaitJob, nb::arg("job"), nb::arg("timeout_s"))
+      .def("wait_layers", &PyClient::WaitLayers, nb::arg("job"), nb::arg("known"), nb::arg("timeout_s"))
       .def("cancel_publish", &PyClient::CancelPublish, nb::arg("job"))
       .def("wait_sources_free", &PyClient::WaitSourcesFree, nb::arg("jobs"), nb::arg("timeout_s"))
       .def("poll", &PyClient::Poll)

@@ -340,6 +340,11 @@ Result<JobState> CacheClient::WaitJob(JobId job, std::uint64_t deadline_ns) {
   return parts_->completions.Wait(job, deadline_ns);
 }
 
+Result<std::uint32_t> CacheClient::WaitLayers(JobId job, std::uint32_t known, std::uint64_t deadline_ns) {
+  if (parts_->fork.InChild()) return std::unexpected(parts_->Usable().error());
+  return parts_->completions.WaitLayers(job, known, deadline_ns);
+}
+
 Result<std::vector<Completion>> CacheClient::Poll() {
   if (parts_->fork.InChild()) return std::unexpected(parts_->Usable().error());
   return parts_->completions.Take();

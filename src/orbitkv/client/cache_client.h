@@ -14,9 +14,8 @@
 // restores fail, saves are dropped, and a Manager that comes back is picked up again.
 //
 // Owns: threads, sessions, the mapping of the pool. The engine owns its pages and keeps them until Stop has returned.
-// Threads: every call from any thread. Blocks: Ask, Claim, WaitUp, WaitJob, WaitSourcesFree for as long as the caller
-// says;
-//          Restore for small jobs, a bounded time; Stop until copies in flight have ended.
+// Threads: every call from any thread. Blocks: Ask, Claim, WaitUp, WaitJob, WaitLayers, WaitSourcesFree for as long as
+//          the caller says; Restore for small jobs, a bounded time; Stop until copies in flight have ended.
 // Units: nanoseconds, bytes, (hash) blocks counted from the start of the request.
 // Errors: kInvalid for arguments that the options or the layout do not allow, kBusy for a full queue, kCancelled after
 //         Stop, kRefused after fork (every call; nothing of the parent's client is touched).
@@ -109,6 +108,10 @@ class CacheClient {
   Result<JobState> StateOf(JobId job) const;
   // Its state at the deadline, or as soon as it is drained. Changes nothing about who owns which page.
   Result<JobState> WaitJob(JobId job, std::uint64_t deadline_ns);
+  // Of a restore: how many of its layers are in their pages and verified, at the deadline or as soon as they are more
+  // than `known` or the job is drained. They are counted through its groups, in the order of the job's blocks, and
+  // through the layers of each, as registered; the count begins with the first that is not there.
+  Result<std::uint32_t> WaitLayers(JobId job, std::uint32_t known, std::uint64_t deadline_ns);
   Result<std::vector<Completion>> Poll();
   // Readable while a completion waits. Owned by the client.
   int completion_fd() const;

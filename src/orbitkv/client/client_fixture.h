@@ -49,6 +49,7 @@ class Pages {
     layout.block_tokens = 16;
     return layout;
   }
+  std::uint64_t page_bytes() const { return page_bytes_; }
   std::vector<std::byte> Block(std::uint32_t block) const {
     std::vector<std::byte> bytes;
     for (const auto& layer : memory_) {

@@ -27,21 +27,28 @@ Result<JobId> Completions::Admit() {
   }
   ++outstanding_;
   const JobId job(next_job_++);
-  states_.emplace(job.value(), JobState::kPending);
+  states_.emplace(job.value(), Progress{});
   return job;
 }
 
 void Completions::SetState(JobId job, JobState state) {
   const MutexLock lock(mutex_);
-  states_[job.value()] = state;
+  states_[job.value()].state = state;
+}
+
+void Completions::SetLayers(JobId job, std::uint32_t layers) {
+  const MutexLock lock(mutex_);
+  states_[job.value()].layers = layers;
+  advanced_.NotifyAll();
 }
 
 void Completions::Push(Completion&& completion) {
   const MutexLock lock(mutex_);
-  states_[completion.job.value()] = completion.ok ? JobState::kDrainedOk : JobState::kDrainedFailed;
+  states_[completion.job.value()].state = completion.ok ? JobState::kDrainedOk : JobState::kDrainedFailed;
   waiting_.push_back(std::move(completion));
   event_.Signal();
   drained_.NotifyAll();
+  advanced_.NotifyAll();
 }
 
 std::vector<Completion> Completions::Take() {
@@ -57,7 +64,7 @@ std::vector<Completion> Completions::Take() {
   return taken;
 }
 
-Result<JobState> Completions::Find(JobId job) const {
+Result<Completions::Progress> Completions::Find(JobId job) const {
   const auto it = states_.find(job.value());
   if (it != states_.end()) return it->second;
   return Fail(Code::kNotFound, "no job of this client: its completion was taken long ago, or another client gave it",
@@ -66,15 +73,26 @@ Result<JobState> Completions::Find(JobId job) const {
 
 Result<JobState> Completions::StateOf(JobId job) const {
   const MutexLock lock(mutex_);
-  return Find(job);
+  ORBITKV_ASSIGN_OR_RETURN(const Progress progress, Find(job));
+  return progress.state;
 }
 
 Result<JobState> Completions::Wait(JobId job, std::uint64_t deadline_ns) {
   const MutexLock lock(mutex_);
   for (;;) {
-    ORBITKV_ASSIGN_OR_RETURN(const JobState state, Find(job));
-    if (copy::IsDrained(state) || os::MonotonicNs() >= deadline_ns) return state;
+    ORBITKV_ASSIGN_OR_RETURN(const Progress progress, Find(job));
+    if (copy::IsDrained(progress.state) || os::MonotonicNs() >= deadline_ns) return progress.state;
     drained_.WaitUntil(mutex_, TimePoint(deadline_ns));
+  }
+}
+
+Result<std::uint32_t> Completions::WaitLayers(JobId job, std::uint32_t known, std::uint64_t deadline_ns) {
+  const MutexLock lock(mutex_);
+  for (;;) {
+    ORBITKV_ASSIGN_OR_RETURN(const Progress progress, Find(job));
+    const bool news = progress.layers > known || copy::IsDrained(progress.state);
+    if (news || os::MonotonicNs() >= deadline_ns) return progress.layers;
+    advanced_.WaitUntil(mutex_, TimePoint(deadline_ns));
   }
 }
 

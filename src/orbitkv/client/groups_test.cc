@@ -135,6 +135,7 @@ TEST_F(GroupsTest, ARestoreBringsExactlyWhatItsBoundaryDemands) {
   EXPECT_EQ(window_.Block(9), window_before_[1]);
   EXPECT_EQ(window_.Block(8), window_before_[2]);
   for (std::uint32_t i = 0; i < 8; ++i) EXPECT_EQ(window_.Block(i), Zeros(kWindowBlockBytes)) << i;
+  EXPECT_EQ(client_->WaitLayers(done.job, 0, 0).value(), 3U + 2U) << "of both groups, one after the other";
   EXPECT_EQ(Counter("restored_blocks"), 8U);
 }
 

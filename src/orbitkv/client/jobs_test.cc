@@ -1,4 +1,7 @@
+#include <algorithm>
+#include <atomic>
 #include <sys/wait.h>
+#include <thread>
 #include <unistd.h>
 
 #include "orbitkv/client/client_fixture.h"
@@ -89,6 +92,46 @@ TEST_F(JobsTest, ARestoreIsPendingThenEnqueuedThenDrained) {
   const JobId failed = StartRestore(grant, hashes_, Ids(2, 8));  // its grant has ended
   static_cast<void>(client_->Stop());
   EXPECT_EQ(WaitJob(failed, 10 * kSecondNs), JobState::kDrainedFailed);
+}
+
+TEST_F(JobsTest, LayersOfARestoreAreToldWhenTheyAreInTheirPages) {
+  doubles::FakeDeviceEngine& engine = ConnectDevice();
+  const GrantId grant = PrepareRestore(engine);
+  const std::vector<std::vector<std::byte>> expected{pages_.Block(0), pages_.Block(1)};
+  pages_.Clear();
+  const JobId job = StartRestore(grant, hashes_, Ids(2, 8));
+  FirstStep(engine);
+  EXPECT_EQ(client_->WaitLayers(job, 0, os::DeadlineAfter(1'000'000)).value(), 0U);
+  std::vector<std::uint32_t> told;
+  while (!copy::IsDrained(StateOf(job))) {
+    const std::uint32_t layers = client_->WaitLayers(job, 0, 0).value();
+    if (told.empty() || told.back() != layers) told.push_back(layers);
+    for (std::uint32_t i = 0; i < 2; ++i) {
+      const auto first = static_cast<std::ptrdiff_t>(layers * pages_.page_bytes());
+      const std::vector<std::byte> block = pages_.Block(8 + i);
+      EXPECT_TRUE(std::equal(block.begin(), block.begin() + first, expected[i].begin())) << layers << " layers";
+    }
+    engine.Step();
+  }
+  EXPECT_EQ(told, (std::vector<std::uint32_t>{0, 1, 2, 3}));
+  EXPECT_EQ(client_->WaitLayers(job, 3, os::kNoDeadline).value(), 3U) << "no more will come";
+  EXPECT_EQ(client_->WaitLayers(JobId(1), 0, os::kNoDeadline).error().code, Code::kNotFound);
+}
+
+TEST_F(JobsTest, AThreadThatWaitsForALayerIsWoken) {
+  doubles::FakeDeviceEngine& engine = ConnectDevice();
+  const GrantId grant = PrepareRestore(engine);
+  const JobId job = StartRestore(grant, hashes_, Ids(2, 8));
+  std::atomic<std::uint32_t> seen = 0;
+  std::thread waiter([&] {
+    while (seen < 3) seen = client_->WaitLayers(job, seen, os::kNoDeadline).value();
+  });
+  for (std::uint32_t layers = 1; layers <= 3; ++layers) {
+    while (client_->WaitLayers(job, 0, 0).value() < layers) FirstStep(engine);
+    EXPECT_TRUE(Eventually([&] { return seen >= layers; }));
+  }
+  waiter.join();
+  RunToTheEnd(engine, job);
 }
 
 TEST_F(JobsTest, AWaitThatTimesOutLeavesThePagesToTheJob) {

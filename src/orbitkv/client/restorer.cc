@@ -298,6 +298,9 @@ copy::CopyJob Restorer::CopyOf(Job& job) {
     const state::StateKey identity = job.layout->Identity(run.group, job.blocks.hashes[i], options_.shard);
     copy.blocks.push_back({job.blocks.block_ids[i], *slot, identity, entry.slot_checksum});
   }
+  copy.on_layer = [this, id = job.id, before = job.layers](copy::JobId, std::uint32_t layer) {
+    completions_.SetLayers(id, before + layer + 1);
+  };
   // A job whose first copy has begun is not stopped.
   if (job.run > 0) return copy;
   copy.prepare = [this, work = &job]() -> Status {
@@ -379,6 +382,7 @@ bool Restorer::TakeRun(Job& job, const copy::JobResult& result) {
   Count(counters_.restored_bytes, bytes);
   Count(counters_.mismatched_blocks, result.mismatched.size());
   job.first += run.block_count;
+  job.layers += job.layout->group(run.group).pages.layer_count();
   ++job.run;
   return result.state == copy::JobState::kDrainedOk && job.run < job.blocks.runs.size();
 }

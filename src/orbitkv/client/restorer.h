@@ -90,6 +90,7 @@ class Restorer {
     std::vector<wire::PlanEntry> plan;
     std::size_t run = 0;                    // that is copied, or comes next
     std::size_t first = 0;                  // block of that run
+    std::uint32_t layers = 0;               // of the runs before it
     std::vector<std::uint32_t> mismatched;  // a job that waits for its withdrawal
     Completion completion;
   };
