@@ -246,11 +246,11 @@ class Client:
     def wait_job(self, job: int, timeout_s: float) -> JobState:
         """The state when the job is drained or the time is over. Changes nothing about who owns which page."""
     def wait_layers(self, job: int, known: int, timeout_s: float) -> int:
-        """Layers of a restore that are in their pages and verified, when they are more than `known`, the job is drained
-        or the time is over.
+        """Layers of a restore that are in their pages and verified.
 
-        Counted through its groups in the order of its blocks, and through the layers of each as registered, up to the
-        first that is not there. A job that fails later may have reported layers, and its pages are not to be used.
+        Returns when they are more than `known`, the job is drained or the time is over. Counted through its groups in
+        the order of its blocks, and through the layers of each as registered, up to the first that is not there. A job
+        that fails later may have reported layers, and its pages are not to be used.
         """
     def cancel_publish(self, job: int) -> bool:
         """True: no page of the job was read and none will be."""

@@ -28,6 +28,20 @@ def test_a_job_tells_its_state(manager: Manager, engine: Engine, make_client: Ma
         make_client().job_state(job)
 
 
+def test_a_restore_tells_its_layers(manager: Manager, engine: Engine, make_client: MakeClient) -> None:
+    client = engine.client
+    assert engine.publish(hashes(2), [0, 1]).ok
+    grant = client.begin_restore(engine.ask(hashes(2)).lease, 2)
+    job = client.restore(grant, hashes(2), [4, 5])
+    layers = 0
+    while (more := client.wait_layers(job, layers, 20.0)) > layers:
+        layers = more
+    assert layers == len(engine.pages)
+    assert engine.wait(job).ok
+    with pytest.raises(orbitkv.Error, match="no job of this client"):
+        make_client().wait_layers(job, 0, 0.0)
+
+
 def test_a_wait_that_times_out_changes_nothing(manager: Manager, engine: Engine) -> None:
     client = engine.client
     assert engine.publish(hashes(1), [0]).ok

@@ -1,5 +1,6 @@
 """A batch of loads: its layers resolve when nothing of it writes any more, in order, or the engine is told to end."""
 
+import queue
 import threading
 from types import SimpleNamespace
 
@@ -24,6 +25,7 @@ class Pool:
 
 class Group(list):
     layer_count = 3
+    copied_layers = (2, 4, 6)
 
 
 class Client:
@@ -50,6 +52,7 @@ class Jobs:
         self.ends = {}
         self.gates = {}
         self.waited = []
+        self.layers = {}  # of a job, one number after the other; then it has ended
 
     def gate(self, job):
         return self.gates.setdefault(job, threading.Event())
@@ -57,6 +60,9 @@ class Jobs:
     def end(self, job, ok=True, error=""):
         self.ends[job] = SimpleNamespace(ok=ok, error=error)
         self.gate(job).set()
+
+    def wait_layers(self, job, known, timeout_s):
+        return self.layers[job].get() if job in self.layers else known
 
     def wait(self, job, timeout_s):
         self.waited.append(job)
@@ -131,6 +137,42 @@ def test_layers_are_complete_in_order_and_only_when_all_requests_are(made, jobs,
     made.counter.wait_until(2)
     assert completed == [0, 1, 2]
     assert made.finish(index) is True
+
+
+def test_layers_are_complete_while_later_ones_are_copied(made, jobs):
+    jobs.layers[20] = queue.SimpleQueue()
+    made.queue(load(jobs, 1))
+    made.queue(load(jobs, 2))
+    index = made.start()
+    futures = made.counter.futures[index]
+    jobs.layers[20].put(3)
+    # The first one may still write into any layer.
+    while not jobs.waited:
+        threading.Event().wait(0.001)
+    assert not any(future.done() for future in futures)
+    jobs.end(10)
+    assert futures[0].result(WAIT_S) is None
+    assert not futures[1].done(), "one of its two buffers is missing"
+    jobs.layers[20].put(6)
+    assert futures[1].result(WAIT_S) is None
+    while jobs.waited != [10, 20]:
+        threading.Event().wait(0.001)
+    assert not futures[2].done(), "the last one waits for the verdict"
+    jobs.end(20)
+    assert made.finish(index) is True
+
+
+def test_layers_that_were_there_do_not_make_a_failed_batch_good(made, jobs):
+    jobs.layers[10] = queue.SimpleQueue()
+    made.queue(load(jobs, 1))
+    index = made.start()
+    futures = made.counter.futures[index]
+    jobs.layers[10].put(2)
+    assert futures[0].result(WAIT_S) is None
+    jobs.layers[10].put(2)  # no more: it has ended
+    jobs.end(10, ok=False, error="a page differs")
+    assert made.finish(index) is False
+    assert "a page differs" in str(futures[1].exception())
 
 
 def test_a_failed_request_fails_the_batch_when_the_others_have_ended(made, jobs):

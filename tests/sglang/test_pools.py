@@ -65,6 +65,9 @@ def test_a_layer_is_where_the_pool_has_its_page(make):
         assert [page_of(layer, page) for layer in found.layers] == [bytes_of(buffer, page) for buffer in buffers]
     assert found.page_count == PAGES
     assert {layer.block_count for layer in found.layers} == {PAGES}
+    # A forward may use a layer when its buffers, and all before them, are copied.
+    of_layer = len(buffers) // pool.layer_num
+    assert resolve(pool).copied_layers == tuple(of_layer * (layer + 1) for layer in range(pool.layer_num))
 
 
 def test_layers_of_two_sizes_are_cut_into_equal_pieces():
@@ -77,6 +80,8 @@ def test_layers_of_two_sizes_are_cut_into_equal_pieces():
     expected = b"".join(bytes_of(k, 5) + bytes_of(v, 5) for k, v in pairs)
     assert b"".join(page_of(layer, 5) for layer in found.layers) == expected
     assert [entry.shape for entry in found.formats[:2]] == [(PAGE, 2, 8), (PAGE, 2, 4)]
+    # K has two of the pieces.
+    assert resolve(pool).copied_layers == tuple(3 * (layer + 1) for layer in range(pool.layer_num))
 
 
 def test_windows_are_a_group_of_their_own():
@@ -87,6 +92,8 @@ def test_windows_are_a_group_of_their_own():
     ]
     assert [pool.page_count for pool in group] == [PAGES, SLOTS // 2 // PAGE + 1]
     assert group.layer_count == 4
+    # One pool is copied after the other.
+    assert group.copied_layers == (sum(len(pool.layers) for pool in group),) * 4
     # Layers without a cache of their own are counted too: a forward waits for layers by number.
     sparse = swa_pool(swa_attention_layer_ids=[0, 2], full_attention_layer_ids=[7])
     assert resolve(sparse, FULL, SWA).layer_count == 8

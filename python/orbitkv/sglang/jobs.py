@@ -2,7 +2,7 @@
 
 A client gives each completion once, to whoever takes it. Here every thread gets those of its own jobs.
 
-Threads: any. Blocks: `wait` for its time, without the GIL.
+Threads: any. Blocks: `wait` and `wait_layers` for their time, without the GIL.
 """
 
 from __future__ import annotations
@@ -19,6 +19,13 @@ class Jobs:
         self.client = client
         self._lock = threading.Lock()
         self._ended: dict[int, orbitkv.Completion] = {}
+
+    def wait_layers(self, job: int, known: int, timeout_s: float) -> int:
+        """How many layers of a restore are in their pages.
+
+        Returns when they are more than `known`, it has ended or the time is over.
+        """
+        return self.client.wait_layers(job, known, timeout_s)
 
     def wait(self, job: int, timeout_s: float) -> orbitkv.Completion | None:
         """Its completion, or None when the job has not ended in this time: then its pages may be in use.

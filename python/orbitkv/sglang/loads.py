@@ -1,13 +1,16 @@
 """Loads: queued by the scheduler, started as one batch, brought into their pages by a thread of ours.
 
-The client copies and verifies whole requests; when all of a batch are in their pages, its layers are reported complete
-in order. When one is not, the whole batch has failed, as SGLang has it, but only after no byte of any of them moves.
+The client copies a request layer by layer. When all requests of a batch but its last one are in their pages, the
+batch's layers are reported complete in order, each when the last one's is there and verified too, so that the forward
+begins while later layers are copied. When a request fails, the whole batch has failed, as SGLang has it, but only after
+no byte of any of them moves.
 
 Threads: `run` is the load thread's; the rest is SGLang's scheduler thread's. Blocks: `finish` until the batch has
 stopped writing, and `quiesce` until all have, both within the load's time limit.
 Errors: a copy that does not stop in that time raises `StuckCopyError`: its pages must not be used again in this
 process. Everything else is a failed batch.
-Invariant: the layers of a batch resolve, and it is `done`, only when nothing of it writes any more, or it is stuck.
+Invariant: a batch's layer is complete only when nothing writes into it any more. A batch fails, and is `done`, only
+when nothing of it writes any more, or it is stuck.
 """
 
 from __future__ import annotations
@@ -55,6 +58,7 @@ class Batch:
     loads: Sequence[Load]
     ready: Sequence[Any]  # events: what the device did with these slots before is over
     done: threading.Event = field(default_factory=threading.Event)
+    completed: int = 0  # layers
     error: str = ""
     stuck: bool = False
 
@@ -149,13 +153,31 @@ class Loads:
             except Exception as error:
                 batch.error = f"request {load.rid}: {error}"
             _release(load)
-        for jobs, job, rid in running:
+        for number, (jobs, job, rid) in enumerate(running, 1):
+            if number == len(running) and not batch.error:
+                self._complete_layers(batch, jobs, job, deadline)
             failure = self._end_of(jobs, job, max(0.0, deadline - time.monotonic()))
             if failure is None:
                 batch.stuck = True
                 failure = "its copy did not end"
             if failure and not batch.error:
                 batch.error = f"request {rid}: {failure}"
+
+    def _complete_layers(self, batch: Batch, jobs: Jobs, job: int, deadline: float) -> None:
+        """Those of the job that are there, as they come. The last one waits for the end of the whole job."""
+        needed = self._group.copied_layers[:-1]
+        copied = 0
+        while batch.completed < len(needed):
+            try:
+                now_copied = jobs.wait_layers(job, copied, max(0.0, deadline - time.monotonic()))
+            except orbitkv.Error:
+                return  # its end tells the same
+            if now_copied <= copied:
+                return  # it has ended, or is late
+            copied = now_copied
+            while batch.completed < len(needed) and needed[batch.completed] <= copied:
+                self._counter.complete(batch.index, batch.completed)
+                batch.completed += 1
 
     def _begin(self, grant: Grant, slots: Sequence[Any]) -> int:
         pages = [page for pool, rows in zip(self._group, slots, strict=True) for page in pool.pages(rows)]
@@ -179,7 +201,7 @@ class Loads:
             logger.warning("OrbitKV: a batch of %d loads failed: %s", len(batch.loads), batch.error)
             self._counter.fail(batch.index, LoadError(batch.error))
         else:
-            for layer in range(self._group.layer_count):
+            for layer in range(batch.completed, self._group.layer_count):
                 self._counter.complete(batch.index, layer)
         batch.done.set()
 

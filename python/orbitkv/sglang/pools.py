@@ -9,6 +9,7 @@ Threads: any; nothing changes after construction.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -51,6 +52,7 @@ class DevicePool:
         first_page: the pages before it are padding.
         formats: of each buffer's part of a page, in the order of the copy.
         layers: the same buffers, cut into pieces of one size.
+        pieces: of each buffer, how many.
     """
 
     name: str
@@ -62,6 +64,7 @@ class DevicePool:
     first_page: int
     formats: tuple[BufferFormat, ...]
     layers: tuple[orbitkv.Layer, ...]
+    pieces: tuple[int, ...]
 
     def pages(self, slots: Any) -> list[int]:
         """The pages that a tensor of slots means, in its order.
@@ -90,6 +93,9 @@ class DevicePoolGroup:
         page_size: tokens of a page, in all of them.
         layer_count: over all pools, as SGLang counts layers for its load counter.
         rank_replicated: every tensor parallel rank holds the same bytes.
+        copied_layers: for each of SGLang's layers, how many of a restore's, from the first one on, must be in their
+            pages before a forward may use it. A restore copies one pool after the other; with several of them the
+            forward waits for all.
     """
 
     def __init__(
@@ -100,6 +106,7 @@ class DevicePoolGroup:
         self.layer_count = layer_count
         self.rank_replicated = rank_replicated
         self.by_name: Mapping[str, DevicePool] = {pool.name: pool for pool in pools}
+        self.copied_layers = _copied_layers(pools, layer_count)
 
     def __len__(self) -> int:
         return len(self._pools)
@@ -118,6 +125,15 @@ class DevicePoolGroup:
 
     def register(self, client: orbitkv.Client) -> None:
         client.register_groups(self.declared(), hash_block_tokens=self.page_size)
+
+
+def _copied_layers(pools: Sequence[DevicePool], layer_count: int) -> tuple[int, ...]:
+    pieces = [pool.pieces for pool in pools]
+    buffers = pieces[0]
+    if len(pieces) > 1 or len(buffers) % layer_count:
+        return (sum(map(sum, pieces)),) * layer_count
+    of_layer = len(buffers) // layer_count
+    return tuple(itertools.accumulate(buffers))[of_layer - 1 :: of_layer]
 
 
 # ---- buffers --------------------------------------------------------------------------------------------------------
@@ -185,14 +201,16 @@ def _pool(name: str, pool: Any, buffers: Iterable[Any], page_slots: int, **rule:
     listed = list(buffers)
     if not listed:
         raise refuse(f"pool {name} without buffers")
-    layers, formats = _page_layers(name, listed, page_slots)
+    whole, formats = _page_layers(name, listed, page_slots)
+    layers = _pieces(name, whole)
     return DevicePool(
         name=name,
         pool_class=type(pool).__name__,
         page_slots=page_slots,
-        page_count=min(layer.block_count for layer in layers),
+        page_count=min(layer.block_count for layer in whole),
         formats=tuple(formats),
-        layers=_pieces(name, layers),
+        layers=layers,
+        pieces=tuple(layer.page_bytes // layers[0].page_bytes for layer in whole),
         **({"span_tokens": 0, "first_page": 1} | rule),
     )
 
