@@ -53,7 +53,7 @@ class Offload:
     place: Place = BEGIN
 
 
-@dataclass
+@dataclass(eq=False)
 class Task:
     offload: Offload
     ready: Sequence[Any]
