@@ -1,5 +1,6 @@
 // The memory behind the pool: one memfd of the pool's full size, sealed against resizing before anybody maps it, whose
-// pages are reserved from the front, step by step, never beyond what the machine and the control group leave.
+// pages are reserved and cleared from the front, step by step, never beyond what the machine and the control group
+// leave.
 //
 // PoolMemory owns: the memfd and the Manager's own mapping of it, for reading.
 // PoolReserver owns: the thread that reserves the rest; its callback runs on that thread.
@@ -63,9 +64,9 @@ class PoolReserver {
     std::uint64_t keep_free_bytes = 0;
     std::uint64_t poll_ns = 1'000'000'000;                             // while there is no room
     std::function<Result<std::uint64_t>()> room;                       // what may be used now
-    std::function<Status(int, std::uint64_t, std::uint64_t)> reserve;  // os::Reserve
+    std::function<Status(int, std::uint64_t, std::uint64_t)> reserve;  // and clear
   };
-  // The machine's own room and fallocate.
+  // The machine's own room and memory.
   static Options ForMachine(const PoolMemory& memory, std::uint64_t reserved_bytes, const Config& config);
 
   explicit PoolReserver(Options options) : options_(std::move(options)), reserved_(options_.reserved_bytes) {}

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <vector>
 
 #include "orbitkv/manager/core.h"
@@ -181,6 +182,24 @@ TEST(PoolMemory, IsSealedBeforeAnybodyMapsItAndReservable) {
   PoolReserver reserver(PoolReserver::ForMachine(*memory, 0, config));
   EXPECT_EQ(reserver.ReserveFirst(0).value(), 4 * kMiB);
   EXPECT_EQ(memory->view()[4 * kMiB - 1], std::byte{0});
+}
+
+// Reading a page that nobody has touched takes a fault of its own; of cleared ones the kernel maps sixteen at once.
+TEST(PoolMemory, IsClearedBeforeAnybodyWritesIt) {
+  const auto memory = PoolMemory::Create(8 * kMiB, HugePages::kOff);
+  ASSERT_TRUE(memory) << ToString(memory.error());
+  Config config;
+  config.keep_free_bytes = 0;
+  PoolReserver reserver(PoolReserver::ForMachine(*memory, 0, config));
+  ASSERT_EQ(reserver.ReserveFirst(0).value(), 8 * kMiB);
+  auto mapping = os::Mapping::Map(memory->fd(), 8 * kMiB, os::Access::kReadWrite);
+  ASSERT_TRUE(mapping);
+  rusage before{};
+  rusage after{};
+  ASSERT_EQ(::getrusage(RUSAGE_THREAD, &before), 0);
+  if (!mapping->Populate(0, 8 * kMiB, os::Access::kRead)) GTEST_SKIP() << "this kernel cannot populate mappings";
+  ASSERT_EQ(::getrusage(RUSAGE_THREAD, &after), 0);
+  EXPECT_LT(after.ru_minflt - before.ru_minflt, 8 * kMiB / 4096 / 2);
 }
 
 TEST(PoolTooLarge, NamesBothNumbers) {
