@@ -33,7 +33,7 @@ void Verifications::Report(const Namespace& space, const Doubt& doubt) {
     LetGo(ref);
     return;
   }
-  Send(space, hash, {by, ref, component}, 0, *slot, group);
+  Send(space, hash, {by, ref, component}, 0, *slot);
 }
 
 std::uint64_t Verifications::Check(const Namespace& space, const state::BlockHash& hash, cache::BlockRef ref,
@@ -47,17 +47,17 @@ std::uint64_t Verifications::Check(const Namespace& space, const state::BlockHas
     LetGo(ref);
     return 0;
   }
-  Send(space, hash, {SessionId(), ref, component}, kScrubBit, *slot, group);
+  Send(space, hash, {SessionId(), ref, component}, kScrubBit, *slot);
   return slot->payload_bytes;
 }
 
 void Verifications::Send(const Namespace& space, const state::BlockHash& hash, const Open& open, std::uint64_t id_bits,
-                         const cache::PlanSlot& slot, std::uint32_t group) {
+                         const cache::PlanSlot& slot) {
   VerifyRequest request;
   request.id = next_id_++ | id_bits;
   request.key = space.KeyOf(hash, open.component);
-  request.page_count = space.groups[group].page_count;
-  request.page_bytes = space.groups[group].page_bytes;
+  request.page_count = space.groups[request.key.group].page_count;
+  request.page_bytes = space.groups[request.key.group].page_bytes;
   request.offset = slot.offset;
   request.generation = slot.generation;
   request.slot_checksum = slot.checksum;

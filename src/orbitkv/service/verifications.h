@@ -53,7 +53,7 @@ class Verifications {
 
   bool IsStale(cache::BlockRef ref, std::uint32_t component, std::uint64_t generation);
   void Send(const Namespace& space, const state::BlockHash& hash, const Open& open, std::uint64_t id_bits,
-            const cache::PlanSlot& slot, std::uint32_t group);
+            const cache::PlanSlot& slot);
   bool Hold(const cache::BlockUse& use);
   void LetGo(cache::BlockRef ref);
 
