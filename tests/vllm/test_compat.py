@@ -3,6 +3,7 @@
 import ast
 import importlib.util
 import inspect
+import logging
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -435,11 +436,18 @@ def methods_of(module, name):
     return {node.name for node in found.body if isinstance(node, ast.FunctionDef)}
 
 
-@pytest.mark.parametrize(("module", "name", "methods"), [*changes.REPLACE_WEIGHTS, changes.SLEEP, changes.LOAD_ADAPTER])
-def test_vllm_has_the_methods_that_are_watched(module, name, methods):
-    assert set(methods) <= methods_of(module, name)
+@pytest.mark.parametrize("entry", changes.WATCHED)
+def test_vllm_has_the_methods_that_are_watched(entry):
+    assert set(entry.methods) <= methods_of(entry.module, entry.name)
 
 
 def test_no_other_method_of_a_worker_changes_weights():
     about = {name for name in methods_of(*changes.WORKER) if "weight" in name and not name.startswith("_")}
-    assert about == set(changes.REPLACE_WEIGHTS[0][2]) | HARMLESS
+    assert about == set(changes.WORKER_METHODS) | HARMLESS
+
+
+def test_a_model_of_an_unknown_architecture_has_no_class_and_that_is_told(caplog):
+    config = SimpleNamespace(model_config=SimpleNamespace(model="m", architectures=["NobodyKnowsMe"]))
+    with caplog.at_level(logging.WARNING, "orbitkv"):
+        assert compat.model_class(config) is None
+    assert "load_weights" in caplog.text and "m:" in caplog.text

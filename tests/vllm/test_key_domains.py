@@ -317,9 +317,8 @@ def watched(monkeypatch):
         sleep = Runner.sleep
         _load_adapter = Runner._load_adapter
 
-    monkeypatch.setattr(changes, "REPLACE_WEIGHTS", ((__name__, "Watched", ("reload_weights", "not_there")),))
-    monkeypatch.setattr(changes, "SLEEP", (__name__, "Watched", ("sleep",)))
-    monkeypatch.setattr(changes, "LOAD_ADAPTER", (__name__, "Watched", ("_load_adapter",)))
+    here = [entry._replace(module=__name__, name="Watched") for entry in changes.WATCHED]
+    monkeypatch.setattr(changes, "WATCHED", here)
     monkeypatch.setitem(globals(), "Watched", Fresh)
     told = Changes()
     told.watch()

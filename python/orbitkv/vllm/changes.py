@@ -13,12 +13,11 @@ import functools
 import sys
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from orbitkv.vllm import lora
 from orbitkv.vllm.lora import Adapter
 
-# Only modules that the worker has imported are looked at.
 WORKER = ("vllm.v1.worker.gpu_worker", "Worker")
 WORKER_METHODS = (
     "reload_weights",
@@ -28,13 +27,6 @@ WORKER_METHODS = (
     "update_weights",
     "finish_weight_update",
 )
-REPLACE_WEIGHTS = (
-    (*WORKER, WORKER_METHODS),
-    ("vllm.v1.worker.gpu_model_runner", "GPUModelRunner", ("reload_weights",)),
-    ("vllm.v1.worker.gpu.model_runner", "GPUModelRunner", ("reload_weights",)),
-)
-SLEEP = (*WORKER, ("sleep",))
-LOAD_ADAPTER = ("vllm.lora.worker_manager", "WorkerLoRAManager", ("_load_adapter",))
 
 _MARK = "_orbitkv_watched"
 _told: weakref.WeakSet[Changes] = weakref.WeakSet()
@@ -51,13 +43,9 @@ class Changes:
 
     def watch(self, model: type | None = None) -> None:
         """To be called when the model, which is of this class, has its first weights."""
-        for module, name, methods in REPLACE_WEIGHTS:
-            _wrap(_imported(module, name), methods, _replacing_weights)
+        for module, name, methods, wrapper in WATCHED:
+            _wrap(_imported(module, name), methods, wrapper)
         _wrap(model, ("load_weights",), _replacing_weights)
-        module, name, methods = SLEEP
-        _wrap(_imported(module, name), methods, _sleeping)
-        module, name, methods = LOAD_ADAPTER
-        _wrap(_imported(module, name), methods, _loading_adapter)
         _told.add(self)
 
     def replaced_weights(self) -> None:
@@ -142,3 +130,21 @@ def _loading_adapter(original: Any) -> Any:
         return loaded
 
     return load
+
+
+class Watched(NamedTuple):
+    """Methods of one class, and what each is replaced by. Only modules that the worker has imported are looked at."""
+
+    module: str
+    name: str
+    methods: tuple[str, ...]
+    wrapper: Callable[[Any], Any]
+
+
+WATCHED = (
+    Watched(*WORKER, WORKER_METHODS, _replacing_weights),
+    Watched("vllm.v1.worker.gpu_model_runner", "GPUModelRunner", ("reload_weights",), _replacing_weights),
+    Watched("vllm.v1.worker.gpu.model_runner", "GPUModelRunner", ("reload_weights",), _replacing_weights),
+    Watched(*WORKER, ("sleep",), _sleeping),
+    Watched("vllm.lora.worker_manager", "WorkerLoRAManager", ("_load_adapter",), _loading_adapter),
+)

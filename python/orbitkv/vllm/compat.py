@@ -5,7 +5,6 @@ Checked with 0.32.0 and 0.33.0. What this file does not know is refused by name 
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 from collections.abc import Callable, Sequence
@@ -41,6 +40,8 @@ __all__ = [
     "PromCounter",
     "SupportsHMA",
 ]
+
+logger = logging.getLogger("orbitkv.vllm")
 
 # What a boundary needs of a cache group, by the class of its spec. Page content is opaque to us, so a class is enough;
 # one that is not named here may keep blocks by other rules, also when it derives from one that is.
@@ -264,13 +265,20 @@ def pipeline_split() -> list[int]:
 
 
 def model_class(vllm_config: Any) -> type | None:
-    """Of the model that a worker has loaded; None where vLLM does not say."""
-    with contextlib.suppress(Exception):
+    """Of the model that a worker has loaded; None, with a warning, where vLLM does not say."""
+    try:
         from vllm.model_executor.model_loader.utils import get_model_architecture
 
         found: type = get_model_architecture(vllm_config.model_config)[0]
-        return found
-    return None
+    except Exception as error:  # of whatever kind: it is vLLM's way to say that it does not know
+        logger.warning(
+            "OrbitKV: vLLM does not say which class the model has (%s: %s): weights that it is given through its "
+            "load_weights are not noticed; call reset_prefix_cache(reset_connector=True) before the next request",
+            vllm_config.model_config.model,
+            error,
+        )
+        return None
+    return found
 
 
 def lora_dtype(vllm_config: Any) -> str:
