@@ -254,6 +254,8 @@ def fresh_engines(peer: Peer, model: Path, folder: Path, run: Run, config: Confi
         with Engine(peer, model, folder / "engine3.log", START_LIMIT_S) as engine:
             first_ms = statistics.median(short_first_ms(engine, numbers) for _ in range(CALM_REQUESTS))
             run.put("kill.ttft_ms", first_ms, remark)
+    except NoAnswerError:
+        run.whys["kill.ttft_ms"] = f"no new engine serves within {START_LIMIT_S:.0f} s while the server is away"
     except ChildError as error:
         run.whys["kill.ttft_ms"] = f"a new engine does not serve without the server: {failure_text(error)}"
     peer.start(config)
