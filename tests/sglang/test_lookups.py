@@ -6,7 +6,7 @@ import pytest
 
 import orbitkv
 from orbitkv.sglang import lookups
-from orbitkv.sglang.lookups import COMPLETE_AGE_S, FORGET_AGE_S, HURRY_AGE_S, PARTIAL_AGE_S, Lookups, Waits
+from orbitkv.sglang.lookups import COMPLETE_AGE_S, FORGET_AGE_S, HURRY_AGE_S, PARTIAL_AGE_S, SILENCE_S, Lookups, Waits
 
 
 def keys(name, count):
@@ -134,6 +134,13 @@ def test_a_silent_manager_is_waited_for_once(asks, client, clock):
         assert asks.ask(client, f"r{i}", keys("a", 4)) == []
     waits = [wait for _, _, _, wait, _ in client.asked]
     assert waits == [Waits().first_s] + [0.0] * 19
+    # Nobody may look for its late answer: it is asked again after a while.
+    for _ in range(2):
+        clock.now += SILENCE_S
+        client.asked.clear()
+        for i in range(20):
+            assert asks.ask(client, f"s{i}", keys("a", 4)) == []
+        assert [wait for _, _, _, wait, _ in client.asked] == waits
     # The late answer is taken on a later pass, and then waiting is worth it again.
     client.silent = False
     assert asks.ask(client, "r0", keys("a", 4)) == [1, 2, 3, 4]

@@ -5,7 +5,7 @@ is put to the Manager again after that, which renews the lease. A request that l
 kept of it is forgotten after a while. Where nobody asks any more, its lease expires at the Manager.
 
 Threads: SGLang's scheduler thread only. Blocks: `ask` for `Waits.first_s`, and for `Waits.load_s` more while the
-Manager says that it loads; after a silence nothing is waited for until it has answered again.
+Manager says that it loads; after a silence nothing is waited for until it has answered again, or `SILENCE_S` later.
 Errors: none; whatever goes wrong is no hit.
 """
 
@@ -31,6 +31,9 @@ PARTIAL_AGE_S = 0.02
 FORGET_AGE_S = 5.0
 HURRY_AGE_S = 1.5
 MAX_REQUESTS = 4096
+# An engine that is idle asks once for each request, so a late answer may find nobody: a Manager that was silent gets
+# another chance after so long.
+SILENCE_S = 0.25
 # One look at whether the Manager has loaded what is waited for.
 LOAD_LOOK_S = 0.01
 
@@ -103,7 +106,7 @@ class Lookups:
         self._waits = waits
         self._clock = clock
         self._known: dict[str, Known] = {}  # in the order of the last question
-        self._answers = True  # the Manager has not been silent since its last word
+        self._silent_until = 0.0  # nothing is waited for before
         self._warn = WarnOnce(logger)
 
     def __len__(self) -> int:
@@ -175,7 +178,7 @@ class Lookups:
         self._known[rid] = known
 
     def _put(self, client: orbitkv.Client, rid: str, known: Known, now: float) -> None:
-        answer = self._query(client, rid, known, self._waits.first_s if self._answers else 0.0)
+        answer = self._query(client, rid, known, self._waits.first_s if now >= self._silent_until else 0.0)
         load_end = now + self._waits.first_s + self._waits.load_s
         while answer is not None and answer.reason == LOADING and self._clock() < load_end:
             answer = self._query(client, rid, known, LOAD_LOOK_S)
@@ -183,16 +186,22 @@ class Lookups:
             answer = self._query(client, rid, known, self._waits.first_s)
         if answer is None or answer.reason == LOADING:
             # What was found before may have been given up meanwhile; the next pass asks again.
-            self._answers = answer is not None
+            self._note(answer is not None, now)
             known.boundaries, known.age_s = [], 0.0
             return
-        self._answers = answer.reason not in SILENT
+        self._note(answer.reason not in SILENT, now)
         known.lease = answer.lease
         known.boundaries = answer.boundaries if answer.lease else []
         complete = bool(known.boundaries) and known.boundaries[-1] == len(known.keys)
         known.age_s = COMPLETE_AGE_S if complete else PARTIAL_AGE_S
         if not (complete or known.warmed_up or answer.reason in NOT_ASKED):
             self._warm_up(client, rid, known, answer.found_blocks)
+
+    def _note(self, answered: bool, now: float) -> None:
+        if answered:
+            self._silent_until = 0.0
+        elif now >= self._silent_until:
+            self._silent_until = now + SILENCE_S
 
     def _query(self, client: orbitkv.Client, rid: str, known: Known, wait_s: float) -> orbitkv.Answer | None:
         return client.query(
