@@ -79,6 +79,9 @@ class Probe:
     def _run(self, plan, original):
         if plan["when"] == "instead":
             return plan["answer"]
+        if plan["when"] == "over":
+            original()
+            return plan["answer"]
         if plan["when"] == "before":
             self._act(plan)
             return original()
@@ -103,8 +106,9 @@ class Probe:
     def plan(self, call, when="before", answer=None, kill=None, stop=None, cut=None, hold=None, rank=None):
         """For the next call of the linker's function `call`, on one rank or on all.
 
-        `when` "instead": it answers `answer`. "before" or "after" the call: processes are killed or stopped,
-        connections to the socket `cut` end, and the scheduler waits while the file `hold` exists, which it makes.
+        `when` "instead": it answers `answer`; "over": the same, after what it does. "before" or "after" the call:
+        processes are killed or stopped, connections to the socket `cut` end, and the scheduler waits while the file
+        `hold` exists, which it makes.
         """
         if rank is not None and rank != self._rank:
             return False
@@ -118,8 +122,11 @@ class Probe:
         calls, self._calls = self._calls, {}
         return calls
 
-    def planned(self):
-        return sorted(self._planned)
+    def planned(self, forget=False):
+        planned = sorted(self._planned)
+        if forget:
+            self._planned.clear()
+        return planned
 
     def retract(self, interval):
         """Every so many steps all requests but one are retracted; never with None."""

@@ -24,6 +24,7 @@ class ForkedEngine:
 
     def __init__(self, server: ForkServer, environment: Mapping[str, str], log: Path, setup: Any) -> None:
         self.log = Path(log)
+        self._over = False
         with self.log.open("ab") as stream:
             # In a session of its own, so that a kill reaches the engine's own processes too.
             self.process = server.start(environment, stream.fileno())
@@ -69,7 +70,8 @@ class ForkedEngine:
         self._reap()
 
     def close(self) -> None:
-        if self.process.poll() is not None:
+        """Whatever its state, it has ended after this."""
+        if self._over:
             return
         # An engine kills its workers when they take long to end, and then nobody removes what they had named.
         named = shared_memory(session_pids(self.process.pid))
@@ -82,6 +84,7 @@ class ForkedEngine:
         self._reap()
 
     def _reap(self) -> None:
+        self._over = True
         self.process.wait(30)
         self.process.stdout.close()
         if not self.process.stdin.closed:
