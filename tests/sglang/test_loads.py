@@ -75,14 +75,6 @@ class Jobs:
         return end
 
 
-class Event:
-    def __init__(self):
-        self.gate = threading.Event()
-
-    def synchronize(self):
-        assert self.gate.wait(WAIT_S)
-
-
 @pytest.fixture
 def jobs():
     return Jobs(Client())
@@ -255,15 +247,13 @@ def test_a_cancelled_request_is_not_loaded(made, jobs):
 
 
 def test_the_device_is_waited_for_before_its_slots_are_written(jobs):
-    event = Event()
-    counter = LayerWiseLoadCounter(Group.layer_count)
-    made = loads.Loads(Group([Pool()]), counter, lambda: [event], 5.0)
+    restored_by_then = []
+    event = SimpleNamespace(synchronize=lambda: restored_by_then.append(len(jobs.client.restored)))
+    made = loads.Loads(Group([Pool()]), LayerWiseLoadCounter(Group.layer_count), lambda: [event], 5.0)
     made.queue(load(jobs, 1))
     jobs.end(10)
-    index = made.start()
-    assert jobs.client.restored == []
-    event.gate.set()
-    assert made.finish(index) is True
+    assert made.finish(made.start()) is True
+    assert restored_by_then == [0]
     made.close()
 
 
