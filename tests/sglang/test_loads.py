@@ -154,6 +154,17 @@ def test_layers_are_complete_while_later_ones_are_copied(made, jobs):
     assert made.finish(index) is True
 
 
+def test_a_copy_whose_layers_are_not_known_is_waited_for(made, jobs, monkeypatch):
+    monkeypatch.setattr(jobs, "wait_layers", None)
+    made.queue(load(jobs, 1))
+    index = made.start()
+    while jobs.waited != [10]:
+        threading.Event().wait(0.001)
+    assert not made.counter.futures[index][0].done()
+    jobs.end(10)
+    assert made.finish(index) is True
+
+
 def test_layers_that_were_there_do_not_make_a_failed_batch_good(made, jobs):
     jobs.layers[10] = queue.SimpleQueue()
     made.queue(load(jobs, 1))

@@ -170,8 +170,10 @@ class Loads:
         while batch.completed < len(needed):
             try:
                 now_copied = jobs.wait_layers(job, copied, max(0.0, deadline - time.monotonic()))
-            except orbitkv.Error:
-                return  # its end tells the same
+            except Exception as error:
+                # Its end is waited for all the same, and tells more.
+                logger.debug("OrbitKV: the layers of job %d are not known: %s", job, error)
+                return
             if now_copied <= copied:
                 return  # it has ended, or is late
             copied = now_copied
