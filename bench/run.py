@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "bench")]
 
-GROUPS = ("native", "python", "engine")
+GROUPS = ("native", "python", "engine", "sglang")
 
 
 def native_rows(build: Path) -> list[dict[str, Any]]:
@@ -20,6 +21,19 @@ def native_rows(build: Path) -> list[dict[str, Any]]:
     manager = build / "apps" / "orbitkv-manager"
     done = subprocess.run([str(program), "--manager", str(manager)], stdout=subprocess.PIPE, text=True, check=True)
     result: list[dict[str, Any]] = json.loads(done.stdout)
+    return result
+
+
+def sglang_rows(model: Path, small_model: Path) -> list[dict[str, Any]]:
+    """Of the environment that has SGLang."""
+    import sglang_rig
+
+    result: list[dict[str, Any]] = []
+    environment = os.environ | sglang_rig.environment()
+    for program, arguments in (("sglang_linker.py", ()), ("sglang_rows.py", (str(model), str(small_model)))):
+        command = [str(sglang_rig.python()), str(ROOT / "bench" / program), *arguments]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environment)
+        result += json.loads(done.stdout)
     return result
 
 
@@ -56,6 +70,9 @@ def main() -> int:
         rows += engine_overhead.rows(options.model)
         rows += callback_share.rows(options.model)
         rows += engine_cost.rows(options.small_model)
+    if "sglang" in chosen:
+        print("sglang: SGLang with the linker on and off, and restoring (about five minutes)", flush=True)
+        rows += sglang_rows(options.model, options.small_model)
     options.output.parent.mkdir(parents=True, exist_ok=True)
     options.output.write_text(json.dumps(rows, indent=1) + "\n")
     print(f"\n{'name':<38}{'value':>12} {'unit':<6}{'baseline':>44}{'':>12}{'ratio':>9}")
