@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import os
 import tempfile
-import time
 from array import array
 from pathlib import Path
 from types import SimpleNamespace
@@ -32,6 +31,7 @@ from sglang.srt.server_args import ServerArgs
 
 import orbitkv
 from harness.manager import Manager
+from harness.processes import wait_until
 from orbitkv.sglang import OrbitKVLinker
 
 PAGE = 16
@@ -56,14 +56,9 @@ def tokens(name, pages, page=PAGE):
     return array("q", (int.from_bytes(digest(f"{name} {i}")[:2], "little") for i in range(count)))
 
 
-def eventually(condition, timeout_s=60.0):
+def eventually(condition):
     """Looks again until it holds; the deadline only ends a test that has failed."""
-    end = time.monotonic() + timeout_s
-    while not condition():
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.002)
-    return True
+    return wait_until(condition, 60.0, 0.002)
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 
 import orbitkv
+from harness.processes import wait_until
 from orbitkv.sglang.compat import Engine, Ranks
 
 ENGINE = Engine(
@@ -32,6 +33,11 @@ ENGINE = Engine(
 
 def engine(**changes):
     return replace(ENGINE, **changes)
+
+
+def until(condition):
+    """Waits for another thread; the deadline only ends a test that has failed."""
+    assert wait_until(condition, 60.0, 0.001), "it never came"
 
 
 @dataclass(frozen=True)

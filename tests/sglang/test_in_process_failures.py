@@ -1,6 +1,5 @@
 """The same when things go wrong: what fails is said to have failed, writes nothing afterwards, and holds nothing up."""
 
-import os
 import signal
 from pathlib import Path
 
@@ -32,11 +31,6 @@ def found(tree, prompt, rid="r"):
     tree.forget()
     request = tree.request(rid)
     return request, tree.hit(request, prompt)
-
-
-def suspend(manager):
-    os.kill(manager.pid, signal.SIGSTOP)
-    assert eventually(lambda: Path(f"/proc/{manager.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T")
 
 
 def pool_of(manager):
@@ -96,7 +90,7 @@ def test_a_manager_killed_after_the_load_was_queued_fails_the_batch(tree, prompt
 
 def test_a_stopped_manager_fails_the_batch(tree, prompt, manager):
     request, match = found(tree, prompt)
-    suspend(manager)
+    manager.suspend()
     slots = tree.admit(request, match)
     assert slots is not None
     assert tree.run_batch() == ["r"]
@@ -129,7 +123,7 @@ def test_a_damaged_block_fails_its_batch_and_is_not_offered_again(tree, prompt, 
 
 def test_look_ups_do_not_wait_for_a_stopped_manager(tree, prompt, manager):
     found(tree, prompt)
-    suspend(manager)
+    manager.suspend()
     queries = tree.counters()["queries"]
     others = [tree.request(f"other {i}") for i in range(32)]
     for request in others:
@@ -148,7 +142,7 @@ def test_every_offload_has_its_result_without_a_manager(tree, manager, how):
     if how == "kill":
         manager.kill()
     else:
-        suspend(manager)
+        manager.suspend()
     for number, prompt in enumerate(prompts[1:]):
         tree.insert(prompt, tree.compute(prompt, seed=number))
     assert len(tree.cache.linker.pending_offloads) == 5
@@ -171,7 +165,7 @@ def test_every_offload_has_its_result_without_a_manager(tree, manager, how):
 def test_a_flush_does_not_wait_for_a_stopped_manager(tree, prompt, manager):
     request, match = found(tree, prompt)
     slots = tree.admit(request, match)
-    suspend(manager)
+    manager.suspend()
     tree.cache.ready_to_load_host_cache()
     other = tokens("other", 4)
     tree.insert(other, tree.compute(other))
@@ -184,7 +178,7 @@ def test_a_flush_does_not_wait_for_a_stopped_manager(tree, prompt, manager):
 def test_a_close_does_not_wait_for_a_stopped_manager(manager, prompt):
     tree = Tree(manager.socket).up()
     tree.save(prompt)
-    suspend(manager)
+    manager.suspend()
     tree.insert(tokens("other", 4), tree.compute(tokens("other", 4)))
     tree.close()
     assert tree.client.state == "down"

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 from sglang.srt.mem_cache.unified_cache.unified_cache_linker import LayerWiseLoadCounter
+from stand_ins import until
 
 import orbitkv
 from orbitkv.sglang import loads
@@ -122,8 +123,7 @@ def test_layers_are_complete_in_order_and_only_when_all_requests_are(made, jobs,
     jobs.end(10)
     index = made.start()
     made.counter.set_consumer(index)
-    while jobs.waited != [10, 20]:
-        threading.Event().wait(0.001)
+    until(lambda: jobs.waited == [10, 20])
     assert completed == []
     jobs.end(20)
     made.counter.wait_until(2)
@@ -139,16 +139,14 @@ def test_layers_are_complete_while_later_ones_are_copied(made, jobs):
     futures = made.counter.futures[index]
     jobs.layers[20].put(3)
     # The first one may still write into any layer.
-    while not jobs.waited:
-        threading.Event().wait(0.001)
+    until(lambda: jobs.waited)
     assert not any(future.done() for future in futures)
     jobs.end(10)
     assert futures[0].result(WAIT_S) is None
     assert not futures[1].done(), "one of its two buffers is missing"
     jobs.layers[20].put(6)
     assert futures[1].result(WAIT_S) is None
-    while jobs.waited != [10, 20]:
-        threading.Event().wait(0.001)
+    until(lambda: jobs.waited == [10, 20])
     assert not futures[2].done(), "the last one waits for the verdict"
     jobs.end(20)
     assert made.finish(index) is True
@@ -158,8 +156,7 @@ def test_a_copy_whose_layers_are_not_known_is_waited_for(made, jobs, monkeypatch
     monkeypatch.setattr(jobs, "wait_layers", None)
     made.queue(load(jobs, 1))
     index = made.start()
-    while jobs.waited != [10]:
-        threading.Event().wait(0.001)
+    until(lambda: jobs.waited == [10])
     assert not made.counter.futures[index][0].done()
     jobs.end(10)
     assert made.finish(index) is True
@@ -183,8 +180,7 @@ def test_a_failed_request_fails_the_batch_when_the_others_have_ended(made, jobs)
     made.queue(load(jobs, 2))
     jobs.end(10, ok=False, error="a page differs")
     index = made.start()
-    while jobs.waited != [10, 20]:
-        threading.Event().wait(0.001)
+    until(lambda: jobs.waited == [10, 20])
     futures = made.counter.futures[index]
     # The second one still writes.
     assert not any(future.done() for future in futures)
@@ -206,8 +202,7 @@ def test_a_request_that_cannot_begin_fails_its_batch(made, jobs, why):
     for one in (load(jobs, 1), bad, load(jobs, 3)):
         made.queue(one)
     index = made.start()
-    while jobs.waited != [10]:
-        threading.Event().wait(0.001)
+    until(lambda: jobs.waited == [10])
     # The first one had begun: it is waited for.
     assert not made.counter.futures[index][0].done()
     jobs.end(10)
@@ -280,8 +275,7 @@ def test_quiesce_drops_what_is_queued_and_waits_for_what_runs(made, jobs):
 
     thread = threading.Thread(target=quiesce)
     thread.start()
-    while jobs.waited != [10]:
-        threading.Event().wait(0.001)
+    until(lambda: jobs.waited == [10])
     assert not ended.is_set()
     jobs.end(10)
     thread.join(WAIT_S)

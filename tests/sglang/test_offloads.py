@@ -4,6 +4,7 @@ import threading
 from types import SimpleNamespace
 
 import pytest
+from stand_ins import until
 
 import orbitkv
 from orbitkv.sglang import offloads
@@ -90,14 +91,6 @@ def made(jobs):
     yield made
     jobs.end(*range(1, 100))
     made.close()
-
-
-def until(condition):
-    for _ in range(int(WAIT_S * 1000)):
-        if condition():
-            return
-        threading.Event().wait(0.001)
-    raise AssertionError("it never came")
 
 
 def accept(made, name, pages=(1,), ready=()):
