@@ -175,11 +175,11 @@ def test_prompts_in_parts_with_few_pages(small, plain):
     assert small.settle()["available"] == 640
 
 
-def test_new_weights_get_no_older_pages(start_engine, linker, plain, seeded, retrained):
+def test_new_weights_get_no_older_pages(start_engine, linker, first, plain, seeded, retrained):
     engine = start_engine(linker)
     assert engine.wait_up()
     prompt = PROMPTS[3]
-    assert details([engine.one(prompt)]) == [(0, CACHED[3])]
+    assert details([engine.one(prompt)]) == [(0, CACHED[3])], "the first engine has stored it"
 
     def restores(expected):
         """Of what was stored before the update nothing is found; what is computed now comes back."""
