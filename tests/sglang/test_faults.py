@@ -20,9 +20,9 @@ CACHED = 288
 OTHER = tokens(200, 11)
 # The calls that SGLang makes of a linker for a request that finds pages, and for one that brings some.
 CALLS = ("lookup", "load", "start_layer_wise_loading", "finish_layer_wise_loading", "offload")
-# A stopped Manager may cost the scheduler what the options say, and a busy machine some more.
+# A stopped Manager may cost the scheduler what the options say; a busy machine may not run it for seconds.
 LOAD_LIMIT_S = 3.0
-BOUND_S = LOAD_LIMIT_S + 7.0
+BOUND_S = LOAD_LIMIT_S + 27.0
 
 
 @pytest.fixture(scope="module")

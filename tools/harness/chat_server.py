@@ -145,4 +145,4 @@ class ChatServer:
         self.process.kill()
 
     def terminate(self) -> int:
-        return self.process.terminate(30)
+        return self.process.terminate(60)
