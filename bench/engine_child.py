@@ -9,14 +9,10 @@ import statistics
 import time
 from typing import Any
 
+from harness import answers
 from harness.json_lines import JsonLines
 
 BLOCK_TOKENS = 32
-
-
-def prompt(tokens: int, seed: int) -> list[int]:
-    """Like no other one from its first block on."""
-    return [(i * i * 7 + i * seed * 13 + seed * 29 + seed // 500) % 500 + 3 for i in range(tokens)]
 
 
 class Child:
@@ -41,7 +37,7 @@ class Child:
         name = f"r{self._next}"
         self._llm.llm_engine.add_request(
             name,
-            {"prompt_token_ids": prompt(tokens, seed)},
+            {"prompt_token_ids": answers.tokens(tokens, seed)},
             SamplingParams(temperature=0, max_tokens=answer_tokens, detokenize=False, ignore_eos=True),
         )
         return name

@@ -26,6 +26,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "tools")]
 
 from engine_cost import LIMIT_MS, LIMIT_SHARE, interval_of_more, more  # noqa: E402
 
+from harness import answers  # noqa: E402
 from harness.demo_stage import copy_gbps  # noqa: E402
 from harness.manager import Manager  # noqa: E402
 from harness.processes import ProcessError, wait_until  # noqa: E402
@@ -42,11 +43,6 @@ CACHE_TOKENS = 4608  # the longest prompt with its answer, and no other one besi
 ROUNDS = 7
 
 
-def prompt(tokens: int, seed: int) -> list[int]:
-    """Like no other one from its first page on."""
-    return [(i * i * 7 + i * seed * 13 + seed * 29 + seed // 500) % 500 + 3 for i in range(tokens)]
-
-
 def first_token_ms(server: SglangServer, tokens: list[int], begin: float) -> float:
     """One request, which is read to its end; when its first token came."""
     sampling = {"temperature": 0, "max_new_tokens": ANSWER_TOKENS, "ignore_eos": True}
@@ -59,7 +55,7 @@ def first_token_ms(server: SglangServer, tokens: list[int], begin: float) -> flo
 
 def batch(server: SglangServer, seeds: list[int], threads: ThreadPoolExecutor) -> dict[str, float]:
     """So many requests at once: time until all have ended, and the median of their times to the first token."""
-    prompts = [prompt(PROMPT_TOKENS, seed) for seed in seeds]
+    prompts = [answers.tokens(PROMPT_TOKENS, seed) for seed in seeds]
     begin = time.perf_counter()
     first = list(threads.map(lambda tokens: first_token_ms(server, tokens, begin), prompts))
     return {"total_ms": 1e3 * (time.perf_counter() - begin), "ttft_ms": statistics.median(first)}

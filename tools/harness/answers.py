@@ -13,8 +13,8 @@ Answers = Sequence[dict[str, Any]]
 
 
 def tokens(count: int, seed: int) -> list[int]:
-    """A prompt that looks like no other one."""
-    return [(i * i * 7 + i * seed * 13 + seed * 29) % 500 + 3 for i in range(count)]
+    """A prompt like no other one from its first block on."""
+    return [(i * i * 7 + i * seed * 13 + seed * 29 + seed // 500) % 500 + 3 for i in range(count)]
 
 
 def same(left: Answers, right: Answers, *, logprobs: bool = True) -> bool:
