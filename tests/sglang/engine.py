@@ -17,15 +17,14 @@ __all__ = ["Engine", "EngineError", "details", "near", "same", "tokens"]
 class Engine(ForkedEngine):
     """`linker`: the fields of the linker's configuration, or None for a plain engine.
 
-    With `way` "backend" the engine is told by --radix-cache-backend, and `linker` goes into its environment. `more`:
-    arguments of sglang.Engine.
+    `more`: arguments of sglang.Engine.
     """
 
-    def __init__(self, log, model, linker=None, *, way="dynamic", environment=None, **more):
+    def __init__(self, log, model, linker=None, *, environment=None, **more):
         self._folder = log.with_suffix(".tmp")
         self._folder.mkdir(exist_ok=True)
         environment = os.environ | {"OMP_NUM_THREADS": "1", "TMPDIR": str(self._folder)} | (environment or {})
-        setup = {"engine": {"model_path": str(model)} | more, "linker": linker, "way": way}
+        setup = {"engine": {"model_path": str(model)} | more, "linker": linker}
         super().__init__(forks.server(), environment, log, setup)
 
     def run(self, prompts, n=8, **more):

@@ -22,10 +22,7 @@ import probe
 ANSWER_LIMIT_S = 120
 
 
-def _linker_arguments(linker, way):
-    if way == "backend":
-        os.environ.update({name: str(value) for name, value in linker.items()})
-        return {"radix_cache_backend": "orbitkv", "enable_unified_cache_external_linker": True}
+def _linker_arguments(linker):
     name = {"linker": "OrbitKVLinker", "linker_module_path": "orbitkv.sglang"}
     return {
         "enable_unified_cache_external_linker": True,
@@ -75,7 +72,7 @@ class Host:
             "log_level": "info",
         } | setup["engine"]
         if setup["linker"] is not None:
-            settings |= _linker_arguments(dict(setup["linker"]), setup["way"])
+            settings |= _linker_arguments(dict(setup["linker"]))
         self._engine = Engine(**settings)
         self._loop = self._engine.loop
         self._requests = {}  # that `add` began: their tasks by id
@@ -137,9 +134,6 @@ class Host:
         request = UpdateWeightFromDiskReqInput(model_path=folder, flush_cache=flush_cache)
         success, message, _ = await self._engine.tokenizer_manager.update_weights_from_disk(request, None)
         return [success, message]
-
-    async def pids(self):
-        return self._engine.get_all_child_pids()
 
     async def plan(self, **plan):
         return self._probe("plan", **plan)

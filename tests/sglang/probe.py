@@ -163,8 +163,6 @@ class Probe:
             "available": scheduler.token_to_kv_pool_allocator.available_size(),
             "evictable": scheduler.tree_cache.evictable_size(),
             "protected": scheduler.tree_cache.protected_size(),
-            "forwards": scheduler.forward_ct,
-            "backend": type(scheduler.tree_cache).__name__,
         }
         if self._wrapper is not None:
             state |= {

@@ -73,7 +73,7 @@ def test_what_the_options_say_of_the_client_reaches_it(made, monkeypatch):
 def test_each_process_is_an_instance_of_its_own_with_one_shard(made):
     first, second = started().client.options, started().client.options
     assert first.instance != second.instance, "the Manager refuses a second life of a rank that differs"
-    assert first.instance.endswith("-0") and "-" in first.instance
+    assert first.instance.endswith("-0")
     ranks = Ranks(tp_rank=3, tp_size=4, attn_tp_rank=3, attn_tp_size=4)
     assert started(engine=engine(ranks=ranks)).client.options.instance.endswith("-3")
     assert first.computation_digest == second.computation_digest, "equal engines share"

@@ -12,7 +12,6 @@ from typing import Any
 import sglang_rig
 
 from .chat_server import HOST, ChatServer, Reply, free_port
-from .processes import ProcessError
 
 PAGE_TOKENS = 16
 
@@ -79,9 +78,3 @@ class SglangServer(ChatServer):
         """The reply, and how many tokens of the prompt came from a linker."""
         reply = self.chat(content, max_tokens)
         return reply, reply.found.get("host", 0)
-
-    def flush_cache(self) -> None:
-        """Empties the engine's own cache, and what its linker stored before is not served to it any more."""
-        status, data = self.request("POST", "/flush_cache")
-        if status != 200:
-            raise ProcessError(f"/flush_cache answered {status}: {data[:200]!r}")
