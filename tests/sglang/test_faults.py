@@ -143,6 +143,7 @@ def test_the_manager_stops(stored, manager, right, call):
     answer = stored.one(PROMPT + OTHER)
     assert fails_or_is_right(answer, right(PROMPT + OTHER))
     assert near([stored.one(OTHER)], [right(OTHER)]), "while it stands still"
+    assert stored.probe(name="planned") == [[]], "it was stopped there"
     (calls,) = stored.probe(name="calls")
     assert max(entry["longest_s"] for entry in calls.values()) < BOUND_S, calls
 
