@@ -175,6 +175,16 @@ def test_a_flush_does_not_wait_for_a_stopped_manager(tree, prompt, manager):
     manager.signal(signal.SIGCONT)
 
 
+def test_a_flush_after_the_client_has_ended_ends_quietly(tree, prompt, manager):
+    """As when weights were replaced while a request waited."""
+    found(tree, prompt)
+    tree.client.close(5.0)
+    tree.cache.reset()
+    tree.up().save(prompt)
+    tree.forget()
+    tree.restore("again", prompt)
+
+
 def test_a_close_does_not_wait_for_a_stopped_manager(manager, prompt):
     tree = Tree(manager.socket).up()
     tree.save(prompt)

@@ -256,3 +256,18 @@ def test_after_a_reset_every_lease_is_given_back(asks, client):
     asks.clear()
     assert client.released == [1, 2]
     assert asks.begin(client, "r", keys("a", 2)) is None
+
+
+def test_leases_of_a_client_that_has_ended_are_no_error(asks, client):
+    """It has ended when the weights were replaced, before the flush that follows."""
+    asks.ask(client, "r", keys("a", 2))
+    asks.ask(client, "s", keys("b", 2))
+
+    def refuse(lease):
+        raise orbitkv.UnavailableError("the client is closed")
+
+    client.release_lease = refuse
+    client.grants = False
+    assert asks.begin(client, "r", keys("a", 2)) is None
+    asks.clear()
+    assert len(asks) == 0

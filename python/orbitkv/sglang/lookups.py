@@ -145,8 +145,7 @@ class Lookups:
         if known.lease and count in known.boundaries and known.keys[count - 1] == keys[-1]:
             number = client.begin_restore(known.lease, count)
         if number == 0:
-            if known.lease:
-                client.release_lease(known.lease)
+            _release(known)
             return None
         hashes = known.hashes[known.depth : known.depth + count]
         return Grant(client, number, client.incarnation, known.depth, hashes)
@@ -157,9 +156,7 @@ class Lookups:
             self._forget(next(iter(self._known)))
 
     def _forget(self, rid: str) -> None:
-        known = self._known.pop(rid)
-        if known.lease:
-            known.client.release_lease(known.lease)
+        _release(self._known.pop(rid))
 
     def _forget_older(self, now: float, age_s: float, most: int = MAX_REQUESTS) -> int:
         """How many that was."""
@@ -220,3 +217,13 @@ class Lookups:
             client.warm_up(rid, known.hashes, prefix_blocks=known.depth + found)
         except orbitkv.Error as error:
             logger.debug("OrbitKV: no warm-up of %s: %s", rid, error)
+
+
+def _release(known: Known) -> None:
+    """A client that has ended has no lease any more, and one that is not given back ends by its age."""
+    if not known.lease:
+        return
+    try:
+        known.client.release_lease(known.lease)
+    except orbitkv.Error as error:
+        logger.debug("OrbitKV: a lease was not given back: %s", error)
