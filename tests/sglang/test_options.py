@@ -56,6 +56,11 @@ def test_unknown_names_are_refused_with_those_that_are_known():
         ({"load_wait_ms": -1}, "load_wait_ms must be 0 to 60000"),
         ({"load_timeout_s": 2}, "load_timeout_s must be at least 3"),
         ({"reset_timeout_s": -2.0}, "reset_timeout_s must be more than 0"),
+        ({"lookup_wait_us": 60_000_001}, "lookup_wait_us must be 0 to 60000000"),
+        ({"load_timeout_s": 3601}, "load_timeout_s must be at most 3600"),
+        ({"load_timeout_s": float("nan")}, "load_timeout_s must be at most 3600"),
+        ({"reset_timeout_s": float("inf")}, "reset_timeout_s must be at most 3600"),
+        ({"require_manager_timeout_s": 1e9}, "require_manager_timeout_s must be at most 3600"),
     ],
 )
 def test_values_that_cannot_be_meant_are_refused(given, message):

@@ -19,8 +19,11 @@ PREFIX = "ORBITKV_SGLANG_"
 VARIABLES = {f"{PREFIX}ENDPOINT": "endpoint", f"{PREFIX}LOOKUP_WAIT": "load_wait_ms"}
 MODES = ("read_write", "save_only", "restore_only")
 STORES = ("auto", "ordinary", "nontemporal")
+MAX_LOOKUP_WAIT_US = 60_000_000
 MAX_LOAD_WAIT_MS = 60_000
 MIN_LOAD_TIMEOUT_S = 3.0
+# The client refuses to wait longer than a day, and a wait that it refuses says nothing about the end of a copy.
+MAX_TIMEOUT_S = 3600.0
 
 
 class OptionError(ValueError):
@@ -101,6 +104,11 @@ def _check(options: Options) -> None:
     for name in ("require_manager_timeout_s", "lookup_wait_us", "lookup_limit_ms", "copy_threads"):
         if getattr(options, name) < 0:
             raise OptionError(f"{name} must not be negative")
+    if options.lookup_wait_us > MAX_LOOKUP_WAIT_US:
+        raise OptionError(f"lookup_wait_us must be 0 to {MAX_LOOKUP_WAIT_US}")
+    for name in ("require_manager_timeout_s", "load_timeout_s", "reset_timeout_s"):
+        if not getattr(options, name) <= MAX_TIMEOUT_S:  # JSON also has numbers that are none
+            raise OptionError(f"{name} must be at most {MAX_TIMEOUT_S:g}")
     if options.load_timeout_s < MIN_LOAD_TIMEOUT_S:
         raise OptionError(f"load_timeout_s must be at least {MIN_LOAD_TIMEOUT_S:g}: a silent Manager has 2 s of it")
     if options.reset_timeout_s <= 0:
