@@ -232,6 +232,11 @@ def test_ranks_with_equal_pages_write_them_once(make_tree, prompt, monkeypatch):
     # It agreed: the tree takes them as stored.
     reader.insert(other, reader.compute(other))
     assert reader.cache.linker.pending_offloads == []
+    # After a flush its namespace is its own, and what nobody saves there nobody finds.
+    reader.cache.reset()
+    content = reader.up().save(prompt)
+    reader.forget()
+    assert reader.content(reader.restore("r", prompt)) == content
     # Pages that differ are written by every rank.
     own = make_tree()
     own.save(other)

@@ -93,6 +93,16 @@ def test_ranks_share_only_when_they_hold_the_same_bytes(made):
     assert not one.read_only and other.read_only, "one of them saves"
 
 
+def test_a_rank_saves_for_itself_in_a_namespace_that_no_other_one_is_in(made):
+    ranks = Ranks(tp_rank=1, tp_size=2, attn_tp_rank=1, attn_tp_size=2)
+    link = started(engine=engine(ranks=ranks), replicated=True)
+    link.renew()
+    assert not settled(link).options.read_only
+    link = started(engine=engine(ranks=ranks), replicated=True, mode="restore_only")
+    link.renew()
+    assert settled(link).options.read_only
+
+
 def test_the_pools_are_registered_before_anybody_has_the_client(made):
     link = make_link(lambda client: setattr(client, "pages", "registered"))
     assert link.client is None

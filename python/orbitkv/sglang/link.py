@@ -106,6 +106,8 @@ class Link:
         self._weights = self._weights or identity.weights(self._engine, self._options.model_id, self._cancel)
         if self._adapters is None:
             self._adapters = identity.adapters(self._engine, self._cancel)
+        # Nobody saves for a rank whose namespace is its own.
+        writes = bool(epoch) or self._engine.ranks.writes(self._replicated)
         fields = identity.computation_fields(
             self._engine, self._weights, self._adapters, replicated=self._replicated, epoch=epoch
         )
@@ -122,7 +124,7 @@ class Link:
                 copy_threads=self._options.copy_threads,
                 query_deadline_ms=max(1, self._options.lookup_limit_ms),
                 stores=self._options.stores,
-                read_only=not self._options.saves or not self._engine.ranks.writes(self._replicated),
+                read_only=not self._options.saves or not writes,
             )
         )
         self._prepare(client)

@@ -196,6 +196,7 @@ class OrbitKVLinker(UnifiedCacheLinker):  # type: ignore[misc]
         self._offloads.quiesce()
         self._lookups.clear()
         self.connection.renew()
+        self._writes = self._options.saves  # no other rank is in the new namespace
 
     def reset(self) -> None:
         self.renew()

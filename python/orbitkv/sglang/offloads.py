@@ -89,7 +89,7 @@ class Offloads:
         self._accepted.put(Task(offload, ready, self._turn))
 
     def accept_done(self) -> None:
-        """Of a process that has nothing to write. It never accepts another kind."""
+        """Of a process that has nothing to write. Until a `quiesce` it accepts no other kind."""
         self._results.append(True)
 
     def finished(self) -> int:
