@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from orbitkv.command import Plan, RunError, file_of, has_option, module_of, socket_path, value_of
-from orbitkv.sglang.options import SCHEME
-from orbitkv.sglang.plugin import FLAG, NAME, linker_config
+from orbitkv.sglang.options import ENDPOINT, SCHEME
+from orbitkv.sglang.plugin import FLAG, NAME, linker_config, names_us
 
 BACKEND = "--radix-cache-backend"
 LINKER_BACKEND = "--unified-cache-external-linker-backend"
 LINKER_CONFIG = "--unified-cache-external-linker-config"
 PAGE_SIZE = "--page-size"
-ENDPOINT = "ORBITKV_SGLANG_ENDPOINT"
 MODULES = ("sglang.launch_server", "sglang.srt.entrypoints.http_server")
 # SGLang's own default is pages of one token: a look-up would name each token, and a block would be tiny.
 PAGE_TOKENS = "64"
@@ -53,8 +52,7 @@ def _asks_for_us(command: Sequence[str]) -> bool:
         raise RunError(f"the command has {BACKEND} {backend}, which stays as it is: leave it out, or run it without us")
     linker = value_of(command, LINKER_BACKEND)
     text = value_of(command, LINKER_CONFIG)
-    module = str(_options(text).get("linker_module_path", ""))
-    if backend is None and linker == "dynamic" and module.partition(".")[0] == "orbitkv":
+    if backend is None and linker == "dynamic" and names_us(_options(text)):
         return True
     if linker is not None or (text is not None and backend is None):
         raise RunError(

@@ -15,8 +15,9 @@ from orbitkv.options import default_socket
 
 SCHEME = "unix://"
 PREFIX = "ORBITKV_SGLANG_"
+ENDPOINT = f"{PREFIX}ENDPOINT"
 # Of the environment: the option that it sets.
-VARIABLES = {f"{PREFIX}ENDPOINT": "endpoint", f"{PREFIX}LOOKUP_WAIT": "load_wait_ms"}
+VARIABLES = {ENDPOINT: "endpoint", f"{PREFIX}LOOKUP_WAIT": "load_wait_ms"}
 MODES = ("read_write", "save_only", "restore_only")
 STORES = ("auto", "ordinary", "nontemporal")
 MAX_LOOKUP_WAIT_US = 60_000_000
@@ -93,7 +94,7 @@ def _check(options: Options) -> None:
     if not options.endpoint.startswith(SCHEME + "/"):
         raise OptionError(
             f"the endpoint must be {SCHEME}/path of a Manager's socket on this host, not {options.endpoint!r} "
-            f"(option endpoint, or {PREFIX}ENDPOINT)"
+            f"(option endpoint, or {ENDPOINT})"
         )
     if options.mode not in MODES:
         raise OptionError(f"mode must be one of {', '.join(MODES)}, not {options.mode!r}")

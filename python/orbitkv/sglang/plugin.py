@@ -31,6 +31,11 @@ def linker_config(extra_config: dict[str, Any] | None = None) -> dict[str, Any]:
     return config | ({"linker_extra_config": extra_config} if extra_config else {})
 
 
+def names_us(config: dict[str, Any]) -> bool:
+    """Whether the dynamic backend is told of our linker."""
+    return str(config.get("linker_module_path", "")).partition(".")[0] == "orbitkv"
+
+
 def register() -> None:
     """May be called again. An SGLang without resolution hooks is left alone: there the two flags are refused."""
     global _registered
@@ -93,7 +98,7 @@ def _is_ours(view: Any) -> bool:
         bool(view.enable_unified_cache_external_linker)
         and view.unified_cache_external_linker_backend == "dynamic"
         and isinstance(config, dict)
-        and str(config.get("linker_module_path", "")).partition(".")[0] == "orbitkv"
+        and names_us(config)
     )
 
 

@@ -16,7 +16,7 @@ import weakref
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
-from orbitkv.sglang.errors import UnsupportedError
+from orbitkv.sglang.errors import refuse
 
 logger = logging.getLogger("orbitkv.sglang")
 
@@ -161,10 +161,7 @@ def _wrap(place: tuple[str, str], methods: tuple[str, ...], wrapper: Callable[[A
     for method in methods:
         original = getattr(owner, method, None)
         if original is None:
-            raise UnsupportedError(
-                f"OrbitKV does not know how this SGLang replaces weights ({name}.{method} is missing): start this "
-                "engine without OrbitKV's linker"
-            )
+            raise refuse(f"an SGLang that replaces weights in another way ({name}.{method} is missing)")
         if not getattr(original, _MARK, False):
             wrapped = functools.wraps(original)(wrapper(original))
             setattr(wrapped, _MARK, True)
