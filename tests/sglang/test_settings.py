@@ -137,6 +137,14 @@ def test_the_rank_is_one_sglang_was_launched_with(publish, base):
     assert digests[0] != digests[1]
 
 
+def test_a_rank_that_sglang_has_no_name_for_is_not_the_first_one(monkeypatch):
+    from sglang.srt import runtime_context
+
+    monkeypatch.setattr(runtime_context, "get_parallel", lambda: SimpleNamespace(tp_rank=1, tp_size=2))
+    with pytest.raises(AttributeError, match="attn_tp_rank"):
+        compat.ranks()
+
+
 def test_adapters_of_the_start_are_known_by_name_folder_and_id(publish, tmp_path):
     from sglang.srt.lora.lora_registry import LoRARef
     from sglang.srt.runtime_context import get_lora

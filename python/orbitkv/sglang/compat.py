@@ -116,7 +116,10 @@ class Ranks:
 
 
 def ranks() -> Ranks:
-    """SGLang states the ranks of a process when it is launched; without a launcher there is one."""
+    """SGLang states the ranks of a process when it is launched; without a launcher there is one.
+
+    A name that SGLang does not have ends the start: ranks that all counted as the first one would share their blocks.
+    """
     from sglang.srt.runtime_context import get_parallel
 
     parallel = get_parallel()
@@ -124,7 +127,7 @@ def ranks() -> Ranks:
     def read(name: str, default: int) -> int:
         try:
             return int(getattr(parallel, name))
-        except (RuntimeError, AttributeError):
+        except RuntimeError:  # not stated
             return default
 
     return Ranks(**{name: read(name, getattr(Ranks, name)) for name in Ranks.__dataclass_fields__})
