@@ -140,6 +140,13 @@ def test_an_sglang_with_other_methods_is_refused(sglang, watched):
         watched()
 
 
+@pytest.mark.parametrize("moved", ["sglang.srt.managers.elsewhere", "sglang.srt.elsewhere.weight_updater"])
+def test_an_sglang_that_keeps_them_elsewhere_is_refused(monkeypatch, moved):
+    monkeypatch.setattr(updates, "UPDATER", (moved, "SchedulerWeightUpdaterManager"))
+    with pytest.raises(UnsupportedError, match=f"{moved} is missing"):
+        updates.watch(Link())
+
+
 def test_a_process_without_a_scheduler_has_nothing_to_watch(monkeypatch):
     for module, _ in (updates.UPDATER, updates.SCHEDULER):
         monkeypatch.delitem(sys.modules, module, raising=False)

@@ -10,6 +10,7 @@ Threads: SGLang's scheduler's. Owns nothing: a link that is gone is told no more
 from __future__ import annotations
 
 import functools
+import importlib.util
 import logging
 import sys
 import weakref
@@ -156,6 +157,8 @@ def _naming_version(original: Any) -> Any:
 def _wrap(place: tuple[str, str], methods: tuple[str, ...], wrapper: Callable[[Any], Any]) -> None:
     module, name = place
     if module not in sys.modules:
+        if not _exists(module):
+            raise refuse(f"an SGLang that replaces weights in another way ({module} is missing)")
         return
     owner = getattr(sys.modules[module], name, None)
     for method in methods:
@@ -166,3 +169,11 @@ def _wrap(place: tuple[str, str], methods: tuple[str, ...], wrapper: Callable[[A
             wrapped = functools.wraps(original)(wrapper(original))
             setattr(wrapped, _MARK, True)
             setattr(owner, method, wrapped)
+
+
+def _exists(module: str) -> bool:
+    """Whether it could be imported, which may take long for one that this process does not need."""
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # one of its packages
+        return False
