@@ -108,6 +108,27 @@ def test_what_may_still_grow_is_asked_for_sooner(asks, client, clock):
     assert asks.ask(client, "new", keys("b", 2)) == [1, 2]
 
 
+def test_what_does_not_grow_is_asked_for_ever_more_seldom(asks, client, clock):
+    """The scheduler asks about all that wait in each of its passes."""
+    prompt = keys("a", 6)
+
+    def questions(seconds):
+        before, end = len(client.asked), clock.now + seconds
+        while clock.now < end:
+            assert len(asks.ask(client, "r", prompt)) == client.stored
+            clock.now += PARTIAL_AGE_S / 2
+        return len(client.asked) - before
+
+    assert questions(COMPLETE_AGE_S) <= 7
+    assert questions(4 * COMPLETE_AGE_S) in (4, 5)
+    client.stored = 5
+    clock.now += COMPLETE_AGE_S
+    assert questions(3 * PARTIAL_AGE_S) >= 2, "one that has grown may grow again soon"
+    client.stored, client.reason = 0, "down"
+    clock.now += COMPLETE_AGE_S
+    assert questions(10 * PARTIAL_AGE_S) > 5, "a Manager that has not looked may be back soon"
+
+
 def test_another_tail_of_the_same_request_is_another_question(asks, client):
     prompt = keys("a", 4)
     assert asks.ask(client, "r", prompt) == [1, 2, 3, 4]

@@ -23,7 +23,7 @@ from orbitkv.warn_once import WarnOnce
 logger = logging.getLogger("orbitkv.sglang")
 
 # A complete answer is asked for anew after so long, well before its lease ends (10 s after the last renewal); one that
-# could grow, because blocks are stored or loaded meanwhile, sooner.
+# could grow, because blocks are stored or loaded meanwhile, sooner, and each time that it did not, half as often.
 COMPLETE_AGE_S = 1.0
 PARTIAL_AGE_S = 0.02
 # A request that was not asked for so long has left the queue, or will be asked for anew: its lease is given back. When
@@ -188,9 +188,14 @@ class Lookups:
             return
         self._note(answer.reason not in SILENT, now)
         known.lease = answer.lease
-        known.boundaries = answer.boundaries if answer.lease else []
+        before, known.boundaries = known.boundaries, answer.boundaries if answer.lease else []
         complete = bool(known.boundaries) and known.boundaries[-1] == len(known.keys)
-        known.age_s = COMPLETE_AGE_S if complete else PARTIAL_AGE_S
+        if complete:
+            known.age_s = COMPLETE_AGE_S
+        elif known.boundaries != before or answer.reason in NOT_ASKED:
+            known.age_s = PARTIAL_AGE_S
+        else:
+            known.age_s = min(max(2 * known.age_s, PARTIAL_AGE_S), COMPLETE_AGE_S)
         if not (complete or known.warmed_up or answer.reason in NOT_ASKED):
             self._warm_up(client, rid, known, answer.found_blocks)
 
