@@ -20,6 +20,8 @@ import probe
 
 # Of one answer, when an engine is so busy that it comes late.
 ANSWER_LIMIT_S = 120
+# For an engine without requests to say that it is idle.
+IDLE_S = 30
 
 
 def _linker_arguments(linker):
@@ -124,9 +126,14 @@ class Host:
     # ---- the engine -------------------------------------------------------------------------------------------------
 
     async def flush(self):
-        """Drops the engine's own cache; False when it is not idle."""
-        answer = await self._engine.tokenizer_manager.flush_cache()
-        return answer.success
+        """Drops the engine's own cache; False when it does not become idle."""
+        end = time.monotonic() + IDLE_S
+        # SGLang refuses while it clears away behind a request whose answer has gone out.
+        while not (await self._engine.tokenizer_manager.flush_cache()).success:
+            if time.monotonic() > end:
+                return False
+            await asyncio.sleep(0.02)
+        return True
 
     async def update_weights(self, folder, flush_cache=True):
         from sglang.srt.managers.io_struct import UpdateWeightFromDiskReqInput
