@@ -44,10 +44,6 @@ class Turns(Generic[Thing]):
     def current(self) -> Thing | None:
         return self._current
 
-    @property
-    def closed(self) -> bool:
-        return self._closed
-
     def start(self) -> None:
         self._thread.start()
 

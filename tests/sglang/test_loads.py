@@ -152,6 +152,13 @@ def test_layers_are_complete_while_later_ones_are_copied(made, jobs):
     assert made.finish(index) is True
 
 
+def test_a_batch_whose_ends_cannot_be_waited_for_is_stuck(made, jobs, monkeypatch):
+    monkeypatch.setattr(jobs, "wait", None)
+    made.queue(load(jobs, 1))
+    with pytest.raises(loads.StuckCopyError):
+        made.finish(made.start())
+
+
 def test_a_copy_whose_layers_are_not_known_is_waited_for(made, jobs, monkeypatch):
     monkeypatch.setattr(jobs, "wait_layers", None)
     made.queue(load(jobs, 1))

@@ -92,3 +92,15 @@ def test_a_request_that_ended_is_not_asked_about(clock):
     side.request_finished(second)
     side.matched_tokens(first, 0)
     assert [entry[0] for entry in client.named("query")] == ["a"]
+
+
+def test_requests_that_wait_long_do_not_end_the_asking(clock):
+    client = FakeClient(hashes_of("late", 0))
+    side = scheduler_side(client)
+    first, *_ = new_requests(side, *[f"r{number}" for number in range(2 * ASKED_AHEAD)])
+    side.matched_tokens(first, 0)
+    clock.now += 1.1
+    second, _ = new_requests(side, "b", "late")
+    side.matched_tokens(second, 0)
+    assert "late" in [entry[0] for entry in client.named("query")]
+    assert len(side._ahead) == 1

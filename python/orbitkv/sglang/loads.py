@@ -153,6 +153,13 @@ class Loads:
             except Exception as error:
                 batch.error = f"request {load.rid}: {error}"
             _release(load)
+        try:
+            self._await_ends(batch, running, deadline)
+        except Exception:
+            batch.stuck = True  # what of it has not ended is not known
+            raise
+
+    def _await_ends(self, batch: Batch, running: Sequence[tuple[Jobs, int, str]], deadline: float) -> None:
         for number, (jobs, job, rid) in enumerate(running, 1):
             if number == len(running) and not batch.error:
                 self._complete_layers(batch, jobs, job, deadline)

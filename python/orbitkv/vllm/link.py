@@ -68,6 +68,7 @@ class Link:
         self._turns.make_now()
         client = self.asker
         if client is None or not client.wait_up(self._options.require_manager_timeout_s):
+            self.close(0.0)
             sockets = self._options.tp_shard_bootstrap_sockets or (self._options.bootstrap_socket,)
             raise orbitkv.UnavailableError(
                 f"no Cache Manager at {' or '.join(sockets)}: start orbitkv-manager, or leave out "

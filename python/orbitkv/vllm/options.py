@@ -60,6 +60,13 @@ class Options:
         return self.mode != "save_only"
 
 
+# What the client accepts as a wait, and what no engine should wait longer for.
+MOST = {
+    "require_manager_timeout_s": 3600,
+    "lookup_wait_us": 60_000_000,
+    "lookup_limit_ms": 60_000,
+    "fence_timeout_s": 3600,
+}
 _FIELDS = Options.__dataclass_fields__
 KNOWN_KEYS = tuple(sorted(PREFIX + name for name in _FIELDS))
 
@@ -89,15 +96,10 @@ def _check(options: Options) -> None:
             raise OptionError(f"{PREFIX}tp_shard_bootstrap_sockets must be absolute paths, not {socket!r}")
     if not -1 <= options.load_wait_ms <= 60_000:
         raise OptionError(f"{PREFIX}load_wait_ms must be -1 to 60000")
-    for name in (
-        "require_manager_timeout_s",
-        "lookup_wait_us",
-        "lookup_limit_ms",
-        "fence_timeout_s",
-        "copy_threads",
-        "save_min_tokens",
-        "save_queue_bytes",
-    ):
+    for name, most in MOST.items():
+        if not 0 <= getattr(options, name) <= most:
+            raise OptionError(f"{PREFIX}{name} must be 0 to {most}")
+    for name in ("copy_threads", "save_min_tokens", "save_queue_bytes"):
         if getattr(options, name) < 0:
             raise OptionError(f"{PREFIX}{name} must not be negative")
 

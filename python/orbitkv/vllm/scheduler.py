@@ -192,6 +192,9 @@ class SchedulerSide:
         new, self._new = self._new, []
         if client.state != "up":
             return
+        now = time.monotonic()
+        while self._ahead and now - next(iter(self._ahead.values())) >= ANSWER_AGE_S:
+            self._forget_if_old(client, self._requests[next(iter(self._ahead))])
         for tracked in new:
             alive = self._requests.get(tracked.request.request_id) is tracked
             if alive and tracked is not asked and len(self._ahead) < ASKED_AHEAD:

@@ -9,12 +9,10 @@
 // Threads: any. Blocks: Wait and WaitLayers, until their deadlines; nothing else.
 // Units: deadlines are CLOCK_MONOTONIC ns. Limits: the states of the last 4,096 taken completions are kept.
 // Errors: Admit says kBusy when `limit` jobs were accepted whose completion has not been taken; StateOf, Wait and
-// WaitLayers
-//         say kNotFound for a job that is not of this client or was forgotten.
+//         WaitLayers say kNotFound for a job that is not of this client or was forgotten.
 // Invariants: Admit counts a job before it starts, so Push never finds the queue full and no completion is ever
-// dropped.
-//             The descriptor is readable while a completion waits. A wait changes nothing, whether it ends or times
-//             out.
+//             dropped. The descriptor is readable while a completion waits. A wait changes nothing, whether it ends or
+//             times out.
 #pragma once
 
 #include <cstdint>
