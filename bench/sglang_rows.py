@@ -87,7 +87,8 @@ def cost(model: Path, scratch: Path, pairs: int) -> list[dict[str, Any]]:
     try:
         for name in ("off", "again", "on"):
             linker = linker_arguments(manager.socket) if name == "on" else []
-            arguments = ["--skip-tokenizer-init", *linker]
+            # An idle scheduler would look for requests without a pause, on a processor that another engine needs.
+            arguments = ["--skip-tokenizer-init", "--sleep-on-idle", *linker]
             servers[name] = SglangServer(model, scratch / f"{name}.log", arguments, requests=max(CONCURRENCIES))
             servers[name].wait_ready(300)
         manager.wait_serving(1)
