@@ -9,13 +9,11 @@ Threads: SGLang's scheduler thread.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from orbitkv.sglang.errors import refuse
-
-_MARK = "_orbitkv_places"
+from orbitkv.wrap_once import wrap_once
 
 
 class Place(NamedTuple):
@@ -35,13 +33,8 @@ def follow(wrapper_class: Any) -> None:
         UnsupportedError: this SGLang's wrapper has other methods.
     """
     for name, telling in (("match", _matching), ("_offload_node", _offloading)):
-        original = getattr(wrapper_class, name, None)
-        if original is None:
+        if not wrap_once(wrapper_class, name, telling):
             raise refuse(f"an SGLang whose cache drives linkers in another way ({wrapper_class.__name__}.{name})")
-        if not getattr(original, _MARK, False):
-            wrapped = functools.wraps(original)(telling(original))
-            setattr(wrapped, _MARK, True)
-            setattr(wrapper_class, name, wrapped)
 
 
 def _tell(wrapper: Any, place: Callable[[], Place]) -> None:

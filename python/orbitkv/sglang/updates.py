@@ -9,7 +9,6 @@ Threads: SGLang's scheduler's. Owns nothing: a link that is gone is told no more
 
 from __future__ import annotations
 
-import functools
 import importlib.util
 import logging
 import sys
@@ -18,6 +17,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from orbitkv.sglang.errors import refuse
+from orbitkv.wrap_once import wrap_once
 
 logger = logging.getLogger("orbitkv.sglang")
 
@@ -40,7 +40,6 @@ NAME_VERSION = ("record_weight_version_change",)
 
 WEIGHTS_TAG = "weights"
 HARMLESS_CHECKS = ("snapshot", "compare", "checksum")
-_MARK = "_orbitkv_watched"
 
 
 class Leaves(Protocol):
@@ -162,13 +161,8 @@ def _wrap(place: tuple[str, str], methods: tuple[str, ...], wrapper: Callable[[A
         return
     owner = getattr(sys.modules[module], name, None)
     for method in methods:
-        original = getattr(owner, method, None)
-        if original is None:
+        if not wrap_once(owner, method, wrapper):
             raise refuse(f"an SGLang that replaces weights in another way ({name}.{method} is missing)")
-        if not getattr(original, _MARK, False):
-            wrapped = functools.wraps(original)(wrapper(original))
-            setattr(wrapped, _MARK, True)
-            setattr(owner, method, wrapped)
 
 
 def _exists(module: str) -> bool:

@@ -9,7 +9,6 @@ Threads: the worker's. Owns nothing: a `Changes` that is gone is told no more.
 
 from __future__ import annotations
 
-import functools
 import sys
 import weakref
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from typing import Any, NamedTuple
 
 from orbitkv.vllm import lora
 from orbitkv.vllm.lora import Adapter
+from orbitkv.wrap_once import wrap_once
 
 WORKER = ("vllm.v1.worker.gpu_worker", "Worker")
 WORKER_METHODS = (
@@ -28,7 +28,6 @@ WORKER_METHODS = (
     "finish_weight_update",
 )
 
-_MARK = "_orbitkv_watched"
 _told: weakref.WeakSet[Changes] = weakref.WeakSet()
 _contents = lora.Contents()
 
@@ -44,8 +43,9 @@ class Changes:
     def watch(self, model: type | None = None) -> None:
         """To be called when the model, which is of this class, has its first weights."""
         for module, name, methods, wrapper in WATCHED:
-            _wrap(_imported(module, name), methods, wrapper)
-        _wrap(model, ("load_weights",), _replacing_weights)
+            for method in methods:
+                wrap_once(_imported(module, name), method, wrapper)
+        wrap_once(model, "load_weights", _replacing_weights)
         _told.add(self)
 
     def replaced_weights(self) -> None:
@@ -82,15 +82,6 @@ class Changes:
 
 def _imported(module: str, name: str) -> type | None:
     return getattr(sys.modules.get(module), name, None)
-
-
-def _wrap(owner: type | None, methods: tuple[str, ...], wrapper: Callable[[Any], Any]) -> None:
-    for method in methods:
-        original = getattr(owner, method, None)
-        if original is not None and not hasattr(original, _MARK):
-            wrapped = functools.wraps(original)(wrapper(original))
-            setattr(wrapped, _MARK, True)
-            setattr(owner, method, wrapped)
 
 
 def _tell_of_weights() -> None:
