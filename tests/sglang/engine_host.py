@@ -18,6 +18,8 @@ from pathlib import Path
 
 import probe
 
+from harness.json_lines import JsonLines
+
 # Of one answer, when an engine is so busy that it comes late.
 ANSWER_LIMIT_S = 120
 # For an engine without requests to say that it is idle.
@@ -205,14 +207,8 @@ class Host:
 
 
 def main():
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # whatever SGLang prints is a log
-    host = Host(json.loads(sys.stdin.readline()))
-
-    def answer(value):
-        answers.write(json.dumps(value) + "\n")
-        answers.flush()
-
-    answer({"ok": "ready"})
-    host._loop.run_until_complete(host._serve(answer))
+    lines = JsonLines()
+    host = Host(lines.setup)
+    lines.answer({"ok": "ready"})
+    host._loop.run_until_complete(host._serve(lines.answer))
     host._engine.shutdown()

@@ -15,6 +15,8 @@ import traceback
 
 import weight_files
 
+from harness.json_lines import JsonLines
+
 
 def _connector(options):
     """Ours; with "children" it is the one that is called "orbitkv" among them, in that order."""
@@ -494,19 +496,13 @@ class Host:
 
 
 def main():
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # whatever vLLM prints is a log
-    host = Host(json.loads(sys.stdin.readline()))
-
-    def answer(value):
-        answers.write(json.dumps(value) + "\n")
-        answers.flush()
-
-    answer({"ok": "ready"})
+    lines = JsonLines()
+    host = Host(lines.setup)
+    lines.answer({"ok": "ready"})
     for line in sys.stdin:
         name, arguments = json.loads(line)
         try:
-            answer({"ok": getattr(host, name)(**arguments)})
+            lines.answer({"ok": getattr(host, name)(**arguments)})
         except Exception:
-            answer({"error": traceback.format_exc()})
+            lines.answer({"error": traceback.format_exc()})
     host._llm.llm_engine.engine_core.shutdown()

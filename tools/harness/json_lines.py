@@ -21,13 +21,13 @@ class JsonLines:
         os.dup2(2, 1)
         self.setup: Any = json.loads(sys.stdin.readline())
 
-    def _answer(self, value: Any) -> None:
+    def answer(self, value: Any) -> None:
         self._answers.write(json.dumps(value) + "\n")
         self._answers.flush()
 
     def serve(self, commands: Mapping[str, Callable[..., Any]]) -> None:
         """Answers the set-up, then each [name, arguments] by what that command returns, until there are no more."""
-        self._answer({"ready": 1})
+        self.answer({"ready": 1})
         for line in sys.stdin:
             name, arguments = json.loads(line)
-            self._answer(commands[name](**arguments))
+            self.answer(commands[name](**arguments))
