@@ -1,10 +1,11 @@
-"""What a client is told at its construction."""
+"""What a client is told at its construction, and what the adapters' options have in common."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from orbitkv.layout import Group
 
@@ -56,3 +57,19 @@ class ClientOptions:
     read_only: bool = False
     groups: Sequence[Group] = ()
     hash_block_tokens: int = 0
+
+
+class OptionError(ValueError):
+    """A key or value that OrbitKV does not accept; the message names the remedy."""
+
+
+def convert(key: str, value: Any, default: Any) -> Any:
+    """An option's value as the type of its default."""
+    wanted = type(default)
+    if wanted is tuple and isinstance(value, (list, tuple)) and all(isinstance(item, str) for item in value):
+        return tuple(value)
+    if wanted is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if not isinstance(value, wanted) or (wanted is int and isinstance(value, bool)):
+        raise OptionError(f"{key} must be of type {wanted.__name__}, not {type(value).__name__} ({value!r})")
+    return value

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from orbitkv.options import default_socket
+from orbitkv.options import OptionError, convert, default_socket
 
 SCHEME = "unix://"
 PREFIX = "ORBITKV_SGLANG_"
@@ -25,10 +25,6 @@ MAX_LOAD_WAIT_MS = 60_000
 MIN_LOAD_TIMEOUT_S = 3.0
 # The client refuses to wait longer than a day, and a wait that it refuses says nothing about the end of a copy.
 MAX_TIMEOUT_S = 3600.0
-
-
-class OptionError(ValueError):
-    """An option or value that OrbitKV does not accept; the message names the remedy."""
 
 
 @dataclass(frozen=True)
@@ -62,15 +58,6 @@ class Options:
 
 _FIELDS = Options.__dataclass_fields__
 KNOWN_KEYS = tuple(sorted(_FIELDS))
-
-
-def _convert(name: str, value: Any, default: Any) -> Any:
-    wanted = type(default)
-    if wanted is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if not isinstance(value, wanted) or (wanted is int and isinstance(value, bool)):
-        raise OptionError(f"{name} must be of type {wanted.__name__}, not {type(value).__name__} ({value!r})")
-    return value
 
 
 def _of_environment(environment: Mapping[str, str]) -> dict[str, Any]:
@@ -127,7 +114,7 @@ def parse(extra_config: Mapping[str, Any] | None, environment: Mapping[str, str]
     for name, value in (extra_config or {}).items():
         if name not in _FIELDS:
             raise OptionError(f"unknown option {name!r}; known are: {', '.join(KNOWN_KEYS)}")
-        values[name] = _convert(name, value, _FIELDS[name].default)
+        values[name] = convert(name, value, _FIELDS[name].default)
     values["endpoint"] = values.get("endpoint") or SCHEME + default_socket()
     options = Options(**values)
     _check(options)

@@ -6,17 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from orbitkv.options import default_socket
+from orbitkv.options import OptionError, convert, default_socket
 
 PREFIX = "orbitkv."
 ROLES = {"kv_producer": "save_only", "kv_consumer": "restore_only"}  # of vLLM, other than kv_both
 MODES = ("read_write", "save_only", "restore_only")
 STORES = ("auto", "ordinary", "nontemporal")
 SAVES = ("all", "prompt", "seen_twice")
-
-
-class OptionError(ValueError):
-    """A key or value that OrbitKV does not accept; the message names the remedy."""
 
 
 @dataclass(frozen=True)
@@ -71,17 +67,6 @@ _FIELDS = Options.__dataclass_fields__
 KNOWN_KEYS = tuple(sorted(PREFIX + name for name in _FIELDS))
 
 
-def _convert(key: str, value: Any, default: Any) -> Any:
-    wanted = type(default)
-    if wanted is tuple and isinstance(value, (list, tuple)) and all(isinstance(item, str) for item in value):
-        return tuple(value)
-    if wanted is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if not isinstance(value, wanted) or (wanted is int and isinstance(value, bool)):
-        raise OptionError(f"{key} must be of type {wanted.__name__}, not {type(value).__name__} ({value!r})")
-    return value
-
-
 def _check(options: Options) -> None:
     if options.mode not in MODES:
         raise OptionError(f"{PREFIX}mode must be one of {', '.join(MODES)}, not {options.mode!r}")
@@ -128,7 +113,7 @@ def parse(extra_config: Mapping[str, Any], kv_role: str = "kv_both") -> Options:
         name = key[len(PREFIX) :]
         if name not in _FIELDS:
             raise OptionError(f"unknown option {key!r}; known are: {', '.join(KNOWN_KEYS)}")
-        values[name] = _convert(key, value, _FIELDS[name].default)
+        values[name] = convert(key, value, _FIELDS[name].default)
     if values.get("bootstrap_socket") and values.get("tp_shard_bootstrap_sockets"):
         raise OptionError(f"give {PREFIX}bootstrap_socket or {PREFIX}tp_shard_bootstrap_sockets, not both")
     values["bootstrap_socket"] = values.get("bootstrap_socket") or default_socket()
