@@ -17,6 +17,7 @@ from harness.manager import Manager
 
 PROMPT = tokens(300, 4)
 CACHED = 288
+TRIES = 3
 OTHER = tokens(200, 11)
 # The calls that SGLang makes of a linker for a request that finds pages, and for one that brings some.
 CALLS = ("lookup", "load", "start_layer_wise_loading", "finish_layer_wise_loading", "offload")
@@ -82,9 +83,23 @@ def prepare(engine, manager):
     manager.wait_serving(1)
     assert engine.wait_up()
     engine.evict()
-    engine.one(PROMPT)
-    engine.evict()
+    until_served(engine)
     engine.probe(name="calls")
+
+
+def until_served(engine):
+    """The prompt's pages are saved and come back; the engine's own cache is empty then.
+
+    A save or a look-up that a busy machine delays for too long is given up, and the next request brings it again.
+    """
+    for _ in range(TRIES):
+        engine.one(PROMPT)
+        engine.evict()
+        found = details([engine.one(PROMPT)])
+        engine.evict()
+        if found == [(0, CACHED)]:
+            return
+    raise AssertionError(f"{found} of the prompt came back")
 
 
 def fails_or_is_right(answer, expected):
@@ -170,9 +185,7 @@ def test_a_manager_that_comes_later_is_taken(start_engine, folder, right):
         engine.evict()
         manager.start()
         assert engine.wait_up()
-        engine.one(PROMPT)
-        engine.evict()
-        assert details([engine.one(PROMPT)]) == [(0, CACHED)]
+        until_served(engine)
         assert "/orbitkv/sglang/" not in engine.log.read_text(), "no traceback of ours"
     finally:
         engine.close()
