@@ -155,6 +155,12 @@ def test_ranks_are_told_every_boundary_and_one_rank_the_longest(make_tree, promp
     assert told[-1] == [1, 2, 3, 4]
 
 
+def test_the_look_ups_of_the_scheduler_s_next_pass_may_wait_again(tree):
+    tree.linker._lookups._waited_s = 1.0
+    tree.cache.check_hicache_events()
+    assert tree.linker._lookups._waited_s == 0
+
+
 def test_several_requests_make_one_batch(tree, prompt):
     prompts = {f"r{i}": tokens(f"{i} of several", 2 + i) for i in range(3)}
     contents = {rid: tree.save(prompt, seed=i) for i, (rid, prompt) in enumerate(prompts.items())}

@@ -183,6 +183,8 @@ class OrbitKVLinker(UnifiedCacheLinker):  # type: ignore[misc]
         return True
 
     def num_completed_offloads(self) -> int:
+        # SGLang asks once in each scheduling pass, before its look-ups.
+        self._lookups.begin_pass()
         return self._offloads.finished()
 
     def pop_completed_offload(self) -> bool:

@@ -1,11 +1,11 @@
 """What the Manager has of the requests that wait: one answer and one lease for each.
 
-SGLang asks for every waiting request on every scheduling pass, so an answer is kept while it is fresh and the question
+SGLang may ask for every waiting request on every scheduling pass: an answer is kept while it is fresh and the question
 is put to the Manager again after that, which renews the lease. A request that leaves the queue says nothing: what is
 kept of it is forgotten after a while. Where nobody asks any more, its lease expires at the Manager.
 
-Threads: SGLang's scheduler thread only. Blocks: `ask` for `Waits.first_s`, and for `Waits.load_s` more while the
-Manager says that it loads; after a silence nothing is waited for until it has answered again, or `SILENCE_S` later.
+Threads: SGLang's scheduler thread only. Blocks: `ask`; what all of them may wait between two calls of `begin_pass` is
+in `Waits`. After a silence nothing is waited for until the Manager has answered again, or `SILENCE_S` later.
 Errors: none; whatever goes wrong is no hit.
 """
 
@@ -34,6 +34,9 @@ MAX_REQUESTS = 4096
 # An engine that is idle asks once for each request, so a late answer may find nobody: a Manager that was silent gets
 # another chance after so long.
 SILENCE_S = 0.25
+# An answer that took at most this part of a look-up's wait is not counted: of a Manager that is well each look-up of a
+# pass gets one, however many they are.
+PROMPT_PART = 0.1
 # One look at whether the Manager has loaded what is waited for.
 LOAD_LOOK_S = 0.01
 
@@ -45,7 +48,7 @@ NOT_ASKED = (*SILENT, "no namespace", REFUSED)  # of an answer: the Manager has 
 
 @dataclass(frozen=True)
 class Waits:
-    """How long one look-up may block the scheduler.
+    """How long the look-ups of one scheduling pass may block the scheduler, all together but for prompt answers.
 
     Attributes:
         first_s: for the Manager's first word.
@@ -106,11 +109,16 @@ class Lookups:
         self._waits = waits
         self._clock = clock
         self._known: dict[str, Known] = {}  # in the order of the last question
+        self._waited_s = 0.0  # in this pass
         self._silent_until = 0.0  # nothing is waited for before
         self._warn = WarnOnce(logger)
 
     def __len__(self) -> int:
         return len(self._known)
+
+    def begin_pass(self) -> None:
+        """The scheduler asks about all that wait anew."""
+        self._waited_s = 0.0
 
     def ask(self, client: orbitkv.Client, rid: str, keys: Sequence[str], depth: int = 0) -> list[int]:
         """Every count of pages, ascending, that the Manager can restore of these and keeps for a load.
@@ -174,19 +182,26 @@ class Lookups:
         known.asked_at = now
         self._known[rid] = known
 
+    def _left_s(self) -> float:
+        return max(0.0, self._waits.first_s + self._waits.load_s - self._waited_s)
+
     def _put(self, client: orbitkv.Client, rid: str, known: Known, now: float) -> None:
-        answer = self._query(client, rid, known, self._waits.first_s if now >= self._silent_until else 0.0)
-        load_end = now + self._waits.first_s + self._waits.load_s
-        while answer is not None and answer.reason == LOADING and self._clock() < load_end:
-            answer = self._query(client, rid, known, LOAD_LOOK_S)
+        wait_s = min(self._waits.first_s, self._left_s()) if now >= self._silent_until else 0.0
+        answer = self._query(client, rid, known, wait_s)
+        end = self._clock() + self._left_s()
+        while answer is not None and answer.reason == LOADING and (left_s := end - self._clock()) > 0:
+            answer = self._query(client, rid, known, min(LOAD_LOOK_S, left_s))
         if answer is not None and answer.reason == REFUSED and self._forget_older(now, HURRY_AGE_S):
-            answer = self._query(client, rid, known, self._waits.first_s)
+            answer = self._query(client, rid, known, min(self._waits.first_s, self._left_s()))
+        # A wait that others had cut short says nothing about the Manager.
+        if answer is not None and answer.reason not in SILENT:
+            self._silent_until = 0.0
+        elif wait_s == self._waits.first_s:
+            self._silent_until = now + SILENCE_S
         if answer is None or answer.reason == LOADING:
             # What was found before may have been given up meanwhile; the next pass asks again.
-            self._note(answer is not None, now)
             known.boundaries, known.age_s = [], 0.0
             return
-        self._note(answer.reason not in SILENT, now)
         known.lease = answer.lease
         before, known.boundaries = known.boundaries, answer.boundaries if answer.lease else []
         complete = bool(known.boundaries) and known.boundaries[-1] == len(known.keys)
@@ -199,14 +214,9 @@ class Lookups:
         if not (complete or known.warmed_up or answer.reason in NOT_ASKED):
             self._warm_up(client, rid, known, answer.found_blocks)
 
-    def _note(self, answered: bool, now: float) -> None:
-        if answered:
-            self._silent_until = 0.0
-        elif now >= self._silent_until:
-            self._silent_until = now + SILENCE_S
-
     def _query(self, client: orbitkv.Client, rid: str, known: Known, wait_s: float) -> orbitkv.Answer | None:
-        return client.query(
+        began = self._clock()
+        answer = client.query(
             rid,
             known.hashes,
             prefix_blocks=known.depth,
@@ -214,6 +224,10 @@ class Lookups:
             wait_s=wait_s,
             load_wait_s=self._waits.load_s,
         )
+        took = self._clock() - began
+        if answer is None or took > PROMPT_PART * self._waits.first_s:
+            self._waited_s += took
+        return answer
 
     def _warm_up(self, client: orbitkv.Client, rid: str, known: Known, found: int) -> None:
         """SGLang cannot wait for what is on disk; a later pass may find it in memory."""

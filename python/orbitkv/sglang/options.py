@@ -35,9 +35,9 @@ class Options:
     require_manager_timeout_s: float = 30.0
     model_id: str = ""  # names the weights instead of their content
     trust_mm_uuids: bool = False  # believe callers that equal hashes of images and sounds mean equal content
-    lookup_wait_us: int = 2000  # a look-up waits at most so long for the Manager's first answer, then there is no hit
+    lookup_wait_us: int = 2000  # the look-ups of a pass wait at most so long in all for the Manager's first answers
     lookup_limit_ms: int = 50  # a Manager without an answer by then is left alone until it answers
-    load_wait_ms: int = 0  # a look-up may wait so long for blocks that are not in the Manager's memory
+    load_wait_ms: int = 0  # and so much longer for blocks that are not in the Manager's memory
     load_timeout_s: float = 10.0  # the copies of a load that do not end in this time end the engine
     reset_timeout_s: float = 10.0  # a flush and the end wait at most so long for copies that run
     copy_threads: int = 0  # 0: chosen by the client
