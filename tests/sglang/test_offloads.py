@@ -27,7 +27,7 @@ class Pool:
 
 
 class Client:
-    """`full`: it takes so many jobs at a time."""
+    """`full`: it takes so many jobs at a time. `tried`: the first hash of what it was asked to save."""
 
     def __init__(self):
         self.state = "up"
@@ -37,12 +37,14 @@ class Client:
         self.running = set()
         self.full = 10**6
         self.refused = 0
+        self.tried = []
         self.stops = True
         self.error = None
 
     def publish(self, hashes, pages, *, runs, first_depth, parent):
         if self.error:
             raise self.error
+        self.tried.append(hashes[0])
         if len(self.running) >= self.full:
             self.refused += 1
             return None
@@ -84,9 +86,21 @@ def jobs():
     return Jobs()
 
 
+class Clock:
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
 @pytest.fixture
-def made(jobs):
-    made = offloads.Offloads([Pool(), Pool()], lambda: made.current, 5.0)
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def made(jobs, clock):
+    made = offloads.Offloads([Pool(), Pool()], lambda: made.current, 5.0, clock)
     made.current = jobs
     yield made
     jobs.end(*range(1, 100))
@@ -155,8 +169,7 @@ def test_what_cannot_be_saved_is_a_result_too(made, jobs, why):
     assert results(made, 1) == [True]
 
 
-def test_a_full_client_is_tried_again_after_an_end(made, jobs, monkeypatch):
-    monkeypatch.setattr(offloads, "QUEUE_WAIT_S", WAIT_S)
+def test_a_full_client_is_tried_again_after_an_end(made, jobs):
     jobs.client.full = 1
     for name in "abc":
         accept(made, name)
@@ -166,14 +179,25 @@ def test_a_full_client_is_tried_again_after_an_end(made, jobs, monkeypatch):
     assert results(made, 3) == [True, True, True]
 
 
-def test_a_client_that_stays_full_costs_the_save(made, jobs, monkeypatch):
-    monkeypatch.setattr(offloads, "QUEUE_WAIT_S", 0.0)
+def test_a_client_that_stays_full_is_waited_for_once(made, jobs, clock):
+    tried = jobs.client.tried
     jobs.client.full = 1
-    accept(made, "a")
-    accept(made, "b")
-    until(lambda: jobs.client.refused > 0)
+    for name in "abcd":
+        accept(made, name)
+    until(lambda: jobs.client.refused > 1)
+    assert set(tried) == {bytes.fromhex(key("a0")), bytes.fromhex(key("b0"))}
+    clock.now += offloads.QUEUE_WAIT_S
+    until(lambda: tried[-1] == bytes.fromhex(key("d0")))
+    assert [tried.count(bytes.fromhex(key(name))) for name in ("c0", "d0")] == [1, 1], "given up at once"
     jobs.end(1)
-    assert results(made, 2) == [True, False]
+    assert results(made, 4) == [True, False, False, False]
+    # One has ended: a client that is still full is waited for again.
+    jobs.client.full = 0
+    accept(made, "e")
+    until(lambda: tried.count(bytes.fromhex(key("e0"))) > 1)
+    jobs.client.full = 1
+    jobs.end(2)
+    assert results(made, 1) == [True]
 
 
 def test_the_device_is_waited_for_before_its_pages_are_read(made, jobs):
@@ -205,8 +229,7 @@ def test_after_a_reset_nothing_older_has_a_result(made, jobs):
     assert [hashes for hashes, _, _ in jobs.client.published][2:] == [[bytes.fromhex(key("d0"))]]
 
 
-def test_a_reset_wakes_what_waits_for_room(made, jobs, monkeypatch):
-    monkeypatch.setattr(offloads, "QUEUE_WAIT_S", WAIT_S)
+def test_a_reset_wakes_what_waits_for_room(made, jobs):
     jobs.client.full = 0
     accept(made, "a")
     until(lambda: jobs.client.refused > 0)

@@ -31,7 +31,8 @@ from orbitkv.warn_once import WarnOnce
 
 logger = logging.getLogger("orbitkv.sglang")
 
-# A client whose queue is full is tried again after each end, and for so long. The pages are locked meanwhile.
+# A client whose queue is full is tried again after each end, until none has come for so long: then what waits is given
+# up without a wait, until one comes. The pages are locked meanwhile.
 QUEUE_WAIT_S = 1.0
 # Between two looks at whether a wait is still wanted.
 LOOK_S = 0.05
@@ -65,14 +66,22 @@ class Task:
 class Offloads:
     """`jobs()`: those of the client of the moment, None while there is none."""
 
-    def __init__(self, group: DevicePoolGroup, jobs: Callable[[], Jobs | None], timeout_s: float) -> None:
+    def __init__(
+        self,
+        group: DevicePoolGroup,
+        jobs: Callable[[], Jobs | None],
+        timeout_s: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._group = group
         self._jobs = jobs
         self._timeout_s = timeout_s
+        self._clock = clock
         self._lock = threading.Lock()
         self._turn = 0  # of the last reset; what was accepted before it gives no result
         self._closed = False
         self._reading: list[Task] = []  # handed to the client and not ended, oldest first
+        self._full_since: float | None = None  # the client's queue; no job has ended since
         self._ended = threading.Condition(self._lock)
         self._results: deque[bool] = deque()
         self._warn = WarnOnce(logger)
@@ -102,6 +111,7 @@ class Offloads:
         """Drops everything: no result of what was accepted comes after this, and no page of it is read."""
         with self._lock:
             self._turn += 1
+            self._full_since = None
             reading = list(self._reading)
             self._ended.notify_all()
         deadline = time.monotonic() + self._timeout_s
@@ -148,7 +158,6 @@ class Offloads:
         end = depth + len(task.offload.keys)
         runs = [(part.group, end - part.count, part.count) for part in task.offload.parts]
         pages = [page for part in task.offload.parts for page in self._group[part.group].pages(part.slots)]
-        until = time.monotonic() + QUEUE_WAIT_S
         with self._lock:
             while task.turn == self._turn:
                 jobs = self._jobs()
@@ -156,10 +165,13 @@ class Offloads:
                     return
                 job = jobs.client.publish(hashes, pages, runs=runs, first_depth=depth, parent=bytes.fromhex(parent))
                 if job is not None:
+                    self._full_since = None
                     task.jobs, task.job = jobs, job
                     self._reading.append(task)
                     return
-                if time.monotonic() >= until:
+                if self._full_since is None:
+                    self._full_since = self._clock()
+                if self._clock() - self._full_since >= QUEUE_WAIT_S:
                     return
                 self._ended.wait(LOOK_S)
 
@@ -171,7 +183,8 @@ class Offloads:
             with self._lock:
                 if task.job is not None:
                     self._reading.remove(task)
-                self._ended.notify_all()
+                    self._full_since = None
+                    self._ended.notify_all()
                 if task.turn == self._turn:
                     self._results.append(saved)
 
