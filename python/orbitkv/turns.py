@@ -123,11 +123,11 @@ class Turns(Generic[Thing]):
         return threading.Thread(target=self._run, args=arguments, name="orbitkv-link", daemon=True)
 
     def _run(self, old: Thing | None, before: threading.Thread | None, turn: int) -> None:
+        if before is not None and before.is_alive():
+            before.join()
+        if old is not None:
+            self._end(old, 5.0)
         try:
-            if before is not None and before.is_alive():
-                before.join()
-            if old is not None:
-                old.close()
             self._bring_up(turn)
         except Exception as error:
             if not self._closed:
@@ -141,7 +141,14 @@ class Turns(Generic[Thing]):
             if not self._is_over(turn):
                 self._current = made
                 return
-        made.close(0.0)
+        self._end(made, 0.0)
+
+    def _end(self, thing: Thing, timeout_s: float) -> None:
+        """Nobody waits for it: the owner has waited for what it needs of it."""
+        try:
+            thing.close(timeout_s)
+        except Exception as error:
+            self._logger.warning("OrbitKV: a client did not end as it should: %s", error)
 
     def _is_over(self, turn: int) -> bool:
         return self._closed or self._paused or self._turn != turn

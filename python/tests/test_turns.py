@@ -178,3 +178,20 @@ def test_what_fails_is_told_and_the_next_turn_is_made(made, caplog):
     turns.renew()
     assert turns.join(10) and turns.current is made.things[0]
     turns.close(1.0)
+
+
+def test_one_that_does_not_end_well_is_followed_by_the_next(made, turns, caplog):
+    def fail(timeout_s=5.0):
+        raise OSError("still copying")
+
+    turns.start()
+    assert turns.join(10)
+    turns.current.close = fail
+    turns.renew()
+    assert turns.join(10) and turns.current is made.things[1]
+    turns.current.close = fail
+    turns.pause(None)
+    turns.resume()
+    assert turns.join(10) and turns.current is made.things[2]
+    assert caplog.text.count("did not end as it should: still copying") == 2
+    assert "stays off" not in caplog.text
