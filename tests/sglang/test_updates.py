@@ -89,6 +89,18 @@ def test_weights_that_sglang_keeps_a_copy_of_are_the_same(sglang, watched, name)
     assert link.left == 0
 
 
+@pytest.mark.parametrize("name", updates.OCCUPY_MEMORY)
+def test_weights_are_other_ones_when_giving_their_memory_away_has_failed(sglang, watched, name):
+    def fail(self, request):
+        raise RuntimeError("half-way")
+
+    setattr(sglang.updater, name, fail)
+    link = watched()
+    with pytest.raises(RuntimeError, match="half-way"):
+        getattr(sglang.updater(), name)(SimpleNamespace(tags=["weights"]))
+    assert link.left == 1
+
+
 def test_a_check_that_overwrites_weights_counts(sglang, watched):
     link = watched()
     check = sglang.updater().check_weights

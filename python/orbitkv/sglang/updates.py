@@ -104,14 +104,15 @@ def _occupying(original: Any) -> Any:
     """Weights whose memory is given away are whatever lies there when it comes back."""
 
     def occupy(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
-        result = original(self, request, *args, **kwargs)
-        if not request.tags or WEIGHTS_TAG in request.tags:
-            # Behind the flush that giving the cache's memory away includes.
-            _leave(
-                f"the weights' memory was given away ({original.__name__})",
-                lambda known: not known.keeps_released_weights,
-            )
-        return result
+        try:
+            return original(self, request, *args, **kwargs)
+        finally:
+            if not request.tags or WEIGHTS_TAG in request.tags:
+                # Behind the flush that giving the cache's memory away includes; it may have failed half-way, too.
+                _leave(
+                    f"the weights' memory was given away ({original.__name__})",
+                    lambda known: not known.keeps_released_weights,
+                )
 
     return occupy
 
