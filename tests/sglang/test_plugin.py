@@ -88,9 +88,15 @@ def test_engines_that_cannot_be_cached_are_refused_before_a_model_is_loaded(reso
         resolve(**way, **more)
 
 
-def test_two_linkers_at_once_are_refused(resolve):
-    with pytest.raises(UnsupportedError, match="not both"):
-        resolve(**(DYNAMIC | BOTH))
+@pytest.mark.parametrize("other", [DYNAMIC, {"unified_cache_external_linker_backend": "mori"}], ids=["dynamic", "mori"])
+def test_two_linkers_at_once_are_refused(resolve, other):
+    named = f"orbitkv or --unified-cache-external-linker-backend {other['unified_cache_external_linker_backend']}, not"
+    with pytest.raises(UnsupportedError, match=named):
+        resolve(**(other | BOTH))
+
+
+def test_the_default_that_another_linker_is_not_named_by_is_sglang_s(resolve):
+    assert resolve().unified_cache_external_linker_backend == plugin.DEFAULT_BACKEND
 
 
 @pytest.mark.parametrize("way", [BOTH, DYNAMIC], ids=["both flags", "dynamic"])

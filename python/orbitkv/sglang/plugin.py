@@ -21,6 +21,8 @@ MODULE = "orbitkv.sglang"
 STEP = "handle_hicache"
 REGISTRY = "sglang.srt.mem_cache.registry"
 FLAG = "--enable-unified-cache-external-linker"
+# SGLang's own, which cannot be told from the same name on the command line.
+DEFAULT_BACKEND = "mooncake"
 
 _registered = False
 
@@ -79,9 +81,10 @@ def _resolved(view: Any) -> dict[str, Any]:
             "loaded"
         )
     config = view.unified_cache_external_linker_config
-    if view.unified_cache_external_linker_backend == "dynamic":
+    backend = view.unified_cache_external_linker_backend
+    if backend != DEFAULT_BACKEND:
         raise UnsupportedError(
-            f"give --radix-cache-backend {NAME} or --unified-cache-external-linker-backend dynamic, not both"
+            f"give --radix-cache-backend {NAME} or --unified-cache-external-linker-backend {backend}, not both"
         )
     if config is not None and not isinstance(config, dict):
         raise UnsupportedError("--unified-cache-external-linker-config must be a JSON object with OrbitKV's options")
