@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import torch
+from patience import PATIENT
 from sglang.srt.mem_cache.allocator import PagedTokenToKVPoolAllocator
 from sglang.srt.mem_cache.allocator.swa import SWATokenToKVPoolAllocator
 from sglang.srt.mem_cache.base_prefix_cache import (
@@ -38,7 +39,7 @@ PAGE = 16
 SLOTS = 512
 CORES = ("rust", "python")
 WINDOW = 2 * PAGE
-PATIENT = {"lookup_wait_us": 20_000_000, "load_wait_ms": 20_000}  # a look-up waits for what is on disk
+WAIT_FOR_DISK = {"load_wait_ms": 20_000}  # look-ups wait for what is not in memory
 
 ARGUMENTS = ServerArgs(model_path="dummy", device="cpu")
 # Otherwise it is read from a model's configuration.
@@ -130,9 +131,14 @@ def buffers(pool):
 
 
 class Tree:
-    """One engine's cache. `content` compares bytes as they are, whatever the dtype."""
+    """One engine's cache. `content` compares bytes as they are, whatever the dtype.
 
-    def __init__(self, socket, *, pool=None, core="rust", extra=None, connect=None, name="engine", states=None):
+    `patient`: what is not found is not there. Else it has the options that engines have by themselves.
+    """
+
+    def __init__(
+        self, socket, *, pool=None, core="rust", extra=None, connect=None, name="engine", states=None, patient=True
+    ):
         self.pool = pool or mha_pool()
         self.windowed = isinstance(self.pool, SWAKVPool)
         if self.windowed:
@@ -161,14 +167,18 @@ class Tree:
         self.connections = []
 
         def connected(params, group, options):
-            self.connections.append(connect(group, options) if connect else Connection(socket, group, name))
+            if connect:
+                made = connect(group, options)
+            else:
+                made = Connection(socket, group, name, query_deadline_ms=options.lookup_limit_ms)
+            self.connections.append(made)
             return self.connections[0]
 
         self.linker = OrbitKVLinker(
             None,
             params,
             components=set(self.cache.components),
-            extra_config={"endpoint": f"unix://{socket}", **(extra or {})},
+            extra_config={"endpoint": f"unix://{socket}"} | (PATIENT if patient else {}) | (extra or {}),
             connect=connected,
         )
         self.cache.init_cache_linker(self.linker)
@@ -269,6 +279,7 @@ class Tree:
         found = []
 
         def has_them():
+            self.cache.check_hicache_events()  # so begins each pass of SGLang's scheduler
             found[:] = [self.match(request, prompt)]
             return found[0].host_hit_length >= least
 

@@ -31,9 +31,11 @@ SPEC.loader.exec_module(importlib.util.module_from_spec(SPEC))
 @pytest.fixture(scope="session", autouse=True)
 def nothing_left_behind():
     """Killed and closed engines and Managers leave no named shared memory."""
-    before = set(Path("/dev/shm").iterdir())
+    from harness.processes import abandoned_memory
+
+    before = abandoned_memory()
     yield
-    assert set(Path("/dev/shm").iterdir()) <= before
+    assert abandoned_memory() <= before
 
 
 @pytest.fixture(scope="session")
@@ -87,12 +89,10 @@ def manager(folder):
 
 @pytest.fixture(scope="module")
 def linker(manager):
-    """A linker's configuration. These tests compare content, and a busy machine may answer late."""
+    """A linker's configuration."""
+    from patience import patient
+
     return patient(manager)
-
-
-def patient(manager, **more):
-    return {"endpoint": f"unix://{manager.socket}", "lookup_wait_us": 2_000_000, "lookup_limit_ms": 10_000} | more
 
 
 @pytest.fixture(scope="module")

@@ -65,9 +65,10 @@ class Probe:
         def call(*arguments, **more):
             begin = time.monotonic()
             try:
-                plan = self._planned.pop(name, None)
-                if plan is None:
+                plan = self._planned.get(name)
+                if plan is None or plan["rid"] not in (None, *arguments):
                     return original(*arguments, **more)
+                del self._planned[name]
                 return self._run(plan, lambda: original(*arguments, **more))
             finally:
                 entry = self._calls.setdefault(name, {"count": 0, "longest_s": 0.0})
@@ -103,8 +104,8 @@ class Probe:
 
     # ---- commands ---------------------------------------------------------------------------------------------------
 
-    def plan(self, call, when="before", answer=None, kill=None, stop=None, cut=None, hold=None, rank=None):
-        """For the next call of the linker's function `call`, on one rank or on all.
+    def plan(self, call, when="before", answer=None, kill=None, stop=None, cut=None, hold=None, rank=None, rid=None):
+        """For the next call of the linker's function `call`, on one rank or on all, or for the next about a request.
 
         `when` "instead": it answers `answer`; "over": the same, after what it does. "before" or "after" the call:
         processes are killed or stopped, connections to the socket `cut` end, and the scheduler waits while the file
@@ -114,7 +115,9 @@ class Probe:
             return False
         signals = [(signal.SIGKILL, kill)] if kill else []
         signals += [(signal.SIGSTOP, stop)] if stop else []
-        self._planned[call] = {"when": when, "answer": answer, "signals": signals, "cut": cut, "hold": hold}
+        self._planned[call] = {
+            "when": when, "answer": answer, "signals": signals, "cut": cut, "hold": hold, "rid": rid
+        }  # fmt: skip
         return True
 
     def calls(self):

@@ -3,8 +3,19 @@
 import pytest
 from engine import details, near, tokens
 
+from harness.manager import Manager
+from harness.processes import wait_until
+
 LONG = tokens(500, 4)
 CACHED = 496
+
+
+@pytest.fixture(scope="module")
+def manager(folder):
+    """It keeps what it has promised for two seconds."""
+    started = Manager(folder / "run" / "manager.sock", extra=["--lease-ms", "2000"]).start()
+    yield started
+    started.close()
 
 
 @pytest.fixture(scope="module")
@@ -15,8 +26,8 @@ def expected(plain):
 
 @pytest.fixture(scope="module")
 def engine(start_engine, linker):
-    """It runs one request at a time and computes a prompt in parts."""
-    started = start_engine(linker, max_running_requests=1, chunked_prefill_size=64)
+    """It runs one request at a time, computes a prompt in parts, and looks up all that wait to choose the next one."""
+    started = start_engine(linker, max_running_requests=1, chunked_prefill_size=64, schedule_policy="lpm")
     assert started.wait_up()
     started.one(LONG)
     return started
@@ -40,18 +51,33 @@ def ends_as(engine, rid, kind):
     return answer["reason"]["type"] == kind
 
 
-def test_while_it_waits_after_a_hit(clean):
-    clean.add(rid="runs", prompt=tokens(40, 6), n=300)
+def test_while_it_waits_after_a_hit(clean, manager, tmp_path):
+    """What the Manager keeps for it is kept no longer. SGLang tells a linker nothing of it."""
+
+    def leases():
+        return manager.sample("orbitkv_leases")
+
+    assert wait_until(lambda: leases() == 0, 60)
     clean.probe(name="calls")
+    computing, found = tmp_path / "computing", tmp_path / "found"
+    clean.plan(call="start_layer_wise_loading", when="after", hold=str(computing))
+    clean.plan(call="lookup", when="after", hold=str(found), rid="waits")
+    # The prompt's parts take many passes, each of which has no room for more.
+    clean.add(rid="runs", prompt=tokens(900, 6))
+    assert clean.wait_for(path=str(computing))
     clean.add(rid="waits", prompt=LONG)
-    for _ in range(3):
-        clean.probe(name="state")
-    (calls,) = clean.probe(name="calls")
-    assert calls.get("load") is None, "no load before it is admitted"
+    computing.unlink()
+    assert clean.wait_for(path=str(found))
+    assert leases() == 1
     clean.abort(rid="waits")
+    found.unlink()
     assert ends_as(clean, "waits", "abort")
     clean.abort(rid="runs")
-    assert ends_as(clean, "runs", "abort")
+    clean.answers(rids=["runs"])
+    (calls,) = clean.probe(name="calls")
+    assert calls.get("load") is None, "it was never admitted"
+    assert wait_until(lambda: leases() == 0, 60)
+    assert manager.sample("orbitkv_grants") == 0
 
 
 @pytest.mark.parametrize(

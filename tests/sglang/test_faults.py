@@ -10,8 +10,8 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from conftest import patient
-from engine import details, near, tokens
+from engine import details, fails_or_is_right, near, tokens
+from patience import patient
 
 from harness.manager import Manager
 
@@ -21,9 +21,9 @@ TRIES = 3
 OTHER = tokens(200, 11)
 # The calls that SGLang makes of a linker for a request that finds pages, and for one that brings some.
 CALLS = ("lookup", "load", "start_layer_wise_loading", "finish_layer_wise_loading", "offload")
-# A stopped Manager may cost the scheduler what the options say; a busy machine may not run it for seconds.
 LOAD_LIMIT_S = 3.0
-BOUND_S = LOAD_LIMIT_S + 27.0
+# The options let the scheduler wait in one call for a part of this. The rest is for a machine that does not run it.
+CALL_LIMIT_S = 10 * LOAD_LIMIT_S
 
 
 @pytest.fixture(scope="module")
@@ -102,13 +102,6 @@ def until_served(engine):
     raise AssertionError(f"{found} of the prompt came back")
 
 
-def fails_or_is_right(answer, expected):
-    if "error" in answer:
-        assert answer["status"] == 503, answer
-        return True
-    return near([answer], [expected])
-
-
 def test_refused_load_is_computed(stored, right):
     stored.plan(call="load", when="instead", answer=False)
     answer = stored.one(PROMPT)
@@ -160,7 +153,7 @@ def test_the_manager_stops(stored, manager, right, call):
     assert near([stored.one(OTHER)], [right(OTHER)]), "while it stands still"
     assert stored.probe(name="planned") == [[]], "it was stopped there"
     (calls,) = stored.probe(name="calls")
-    assert max(entry["longest_s"] for entry in calls.values()) < BOUND_S, calls
+    assert max(entry["longest_s"] for entry in calls.values()) < CALL_LIMIT_S, calls
 
 
 def test_a_flush_while_pages_are_saved(stored, manager, right):

@@ -7,7 +7,7 @@ import torch
 from cache_tree import (
     CORES,
     PAGE,
-    PATIENT,
+    WAIT_FOR_DISK,
     Tree,
     eventually,
     managed,
@@ -274,15 +274,15 @@ def test_what_is_on_disk_is_waited_for_or_found_later(tmp_path):
         assert first.match(request, prompts[0]).host_hit_length == 0
         assert eventually(lambda: manager.sample("orbitkv_warm_ups_total") > 0)
         assert first.content(first.restore("r", prompts[0])) == contents[0]
-        patient = Tree(manager.socket, extra=PATIENT).up()
-        request = patient.request("r")
-        found = patient.match(request, prompts[1])
+        second = Tree(manager.socket, extra=WAIT_FOR_DISK).up()
+        request = second.request("r")
+        found = second.match(request, prompts[1])
         assert found.host_hit_length == len(prompts[1])
-        slots = patient.admit(request, found)
-        assert patient.run_batch() == []
-        assert patient.content(slots) == contents[1]
+        slots = second.admit(request, found)
+        assert second.run_batch() == []
+        assert second.content(slots) == contents[1]
         first.close()
-        patient.close()
+        second.close()
 
 
 def test_an_engine_without_a_client_runs_without_cache(make_tree, prompt, monkeypatch):

@@ -15,7 +15,7 @@ def manager():
 
 @pytest.fixture(params=CORES)
 def tree(request, manager):
-    tree = Tree(manager.socket, core=request.param).up()
+    tree = Tree(manager.socket, core=request.param, patient=False).up()
     yield tree
     tree.close()
 
@@ -186,7 +186,7 @@ def test_a_flush_after_the_client_has_ended_ends_quietly(tree, prompt, manager):
 
 
 def test_a_close_does_not_wait_for_a_stopped_manager(manager, prompt):
-    tree = Tree(manager.socket).up()
+    tree = Tree(manager.socket, patient=False).up()
     tree.save(prompt)
     manager.suspend()
     tree.insert(tokens("other", 4), tree.compute(tokens("other", 4)))
@@ -197,7 +197,7 @@ def test_a_close_does_not_wait_for_a_stopped_manager(manager, prompt):
 
 def test_leases_of_requests_that_leave_end_by_themselves(prompt):
     with managed("--lease-ms", "200") as manager:
-        tree = Tree(manager.socket).up()
+        tree = Tree(manager.socket, patient=False).up()
         found(tree, prompt)
         assert eventually(lambda: manager.sample("orbitkv_leases_expired_total") >= 1)
         assert eventually(lambda: manager.sample("orbitkv_leases") == 0)

@@ -1,7 +1,7 @@
 """Each page is stored and asked for at its place in the prompt, however SGLang's tree has cut it."""
 
 import pytest
-from cache_tree import CORES, PAGE, PATIENT, Tree, managed, swa_pool, tokens
+from cache_tree import CORES, PAGE, WAIT_FOR_DISK, Tree, managed, swa_pool, tokens
 
 from orbitkv.sglang import places
 from orbitkv.sglang.errors import UnsupportedError
@@ -85,7 +85,7 @@ def test_what_is_on_disk_is_found_behind_what_the_device_has(tmp_path):
     store = ("--ssd-path", str(tmp_path / "store"), "--ssd-bytes", "64MiB", "--eviction-policy", "lru")
     prompts = [tokens(f"{i}", 4) for i in range(120)]
     with managed(*store, pool="2MiB") as manager:
-        tree = Tree(manager.socket, extra=PATIENT).up()
+        tree = Tree(manager.socket, extra=WAIT_FOR_DISK).up()
         contents = []
         for number, prompt in enumerate(prompts):
             contents.append(tree.save(prompt, seed=number))

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 from engine import tokens
+from patience import PATIENT
 
 import orbitkv
 from harness.processes import session_pids, wait_until
@@ -54,7 +55,7 @@ def test_both_ways(serve, manager):
     _, warm, _ = generate(first)
     first.kill()
 
-    second = serve(linker_arguments(manager.socket, lookup_wait_us=2_000_000, lookup_limit_ms=10_000))
+    second = serve(linker_arguments(manager.socket, **PATIENT))
     manager.wait_serving(2)
     assert generate(second) == (tokens_of_first, warm, CACHED)
     assert second.terminate() in (0, -15)

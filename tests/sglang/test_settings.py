@@ -17,9 +17,11 @@ WEIGHTS = "sha256:" + "ab" * 32
 
 @pytest.fixture(scope="module")
 def publish(seeded):
-    """Publishes SGLang's settings in this process, as an engine's does; the digest of what they say."""
-    from sglang.srt.runtime_context import publish, reset_context
+    """Publishes SGLang's settings in this process, as an engine's does. Those of before are back at the end."""
+    from sglang.srt.runtime_context import publish, restore_context, snapshot_context
     from sglang.srt.server_args import ServerArgs
+
+    before = snapshot_context()
 
     def of(**more):
         settings = {
@@ -33,7 +35,7 @@ def publish(seeded):
         publish(ServerArgs(**(settings | more)), role="test")
 
     yield of
-    reset_context()
+    restore_context(before)
 
 
 def params(kv_dtype="torch.float32", **more):

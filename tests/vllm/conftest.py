@@ -17,9 +17,11 @@ vllm_rig.enter(VARIANT)
 @pytest.fixture(scope="session", autouse=True)
 def nothing_left_behind():
     """Killed and closed engines and Managers leave no named shared memory."""
-    before = set(Path("/dev/shm").iterdir())
+    from harness.processes import abandoned_memory
+
+    before = abandoned_memory()
     yield
-    assert set(Path("/dev/shm").iterdir()) <= before
+    assert abandoned_memory() <= before
 
 
 @pytest.fixture(scope="session")

@@ -1,9 +1,8 @@
 """What the harness promises about ending processes."""
 
 import sys
-from pathlib import Path
 
-from harness.processes import Process, session_pids
+from harness.processes import Process, session_pids, shared_memory
 
 LEAVER = """
 import multiprocessing, subprocess, sys, time
@@ -17,10 +16,10 @@ time.sleep(100)
 
 
 def test_a_killed_process_leaves_no_child_and_no_shared_memory(tmp_path):
-    before = set(Path("/dev/shm").iterdir())
     process = Process([sys.executable, "-c", LEAVER], tmp_path / "log")
     process.wait_ready(lambda: "up" in process.log_path.read_text(), 30)
-    assert len(set(Path("/dev/shm").iterdir()) - before) == 2
+    named = shared_memory(session_pids(process.pid))
+    assert len(named) == 2
     process.kill()
     assert session_pids(process.pid) == []
-    assert set(Path("/dev/shm").iterdir()) <= before
+    assert not any(path.exists() for path in named)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import statistics
 import tempfile
@@ -14,7 +13,7 @@ import numpy as np
 
 from .chat_server import ChatServer, Reply
 from .manager import Manager
-from .processes import wait_until
+from .processes import abandoned_memory, wait_until
 
 
 def say(text: str) -> None:
@@ -45,7 +44,7 @@ class Stage:
 
     def __init__(self, pool: str) -> None:
         self.pool = pool
-        self.shared_memory = set(os.listdir("/dev/shm"))
+        self.abandoned = abandoned_memory()  # by others, before
         self.scratch = Path(tempfile.mkdtemp(prefix="orbitkv-demo-"))
         self.socket = self.scratch / "run" / "manager.sock"
         self.pool_dir = Path(tempfile.mkdtemp(prefix="orbitkv-demo-", dir="/dev/shm"))
@@ -94,7 +93,7 @@ class Stage:
         shutil.rmtree(self.pool_dir)
         for log in self.scratch.glob("*.log"):
             shutil.copy(log, out / f"{name}-{log.name}")
-        left = [f"/dev/shm/{entry}" for entry in sorted(set(os.listdir("/dev/shm")) - self.shared_memory)]
+        left = [str(path) for path in sorted(abandoned_memory() - self.abandoned)]
         run = self.socket.parent
         left += [str(path) for path in run.iterdir() if not path.name.endswith(".lock")] if run.exists() else []
         shutil.rmtree(self.scratch)

@@ -72,6 +72,18 @@ def shared_memory(pids: list[int]) -> set[Path]:
     return found
 
 
+def abandoned_memory() -> set[Path]:
+    """Named shared memory of this user that no process has mapped: whoever had it has ended and left it behind."""
+    own: set[Path] = set()
+    for path in SHARED_MEMORY.iterdir():
+        try:
+            if path.is_file() and path.stat().st_uid == os.getuid():
+                own.add(path)
+        except FileNotFoundError:
+            continue
+    return own - shared_memory([int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()])
+
+
 def kill_session(session: int, left: Iterable[Path] = ()) -> None:
     """SIGKILL to every process of the session, then waits until all are gone. The leader's parent reaps it.
 
