@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from orbitkv.layout import Group
+
+MODES = ("read_write", "save_only", "restore_only")
+STORES = ("auto", "ordinary", "nontemporal")
 
 
 def default_socket() -> str:
@@ -73,3 +76,36 @@ def convert(key: str, value: Any, default: Any) -> Any:
     if not isinstance(value, wanted) or (wanted is int and isinstance(value, bool)):
         raise OptionError(f"{key} must be of type {wanted.__name__}, not {type(value).__name__} ({value!r})")
     return value
+
+
+def check_choice(key: str, value: str, choices: Sequence[str]) -> None:
+    if value not in choices:
+        raise OptionError(f"{key} must be one of {', '.join(choices)}, not {value!r}")
+
+
+@dataclass(frozen=True)
+class AdapterOptions:
+    """What every adapter can be told."""
+
+    mode: str = "read_write"  # read_write, save_only or restore_only
+    require_manager: bool = False  # do not start without a Manager
+    require_manager_timeout_s: float = 30.0
+    model_id: str = ""  # names the weights instead of their content
+    trust_mm_uuids: bool = False  # believe callers that equal identifiers of images and sounds mean equal content
+    copy_threads: int = 0  # 0: chosen by the client
+    stores: Literal["auto", "ordinary", "nontemporal"] = "auto"  # how bytes are written into the engine's pages
+
+    @property
+    def saves(self) -> bool:
+        return self.mode != "restore_only"
+
+    @property
+    def loads(self) -> bool:
+        return self.mode != "save_only"
+
+    def check(self, prefix: str = "") -> None:
+        """Raises OptionError; `prefix` is of the keys."""
+        check_choice(f"{prefix}mode", self.mode, MODES)
+        check_choice(f"{prefix}stores", self.stores, STORES)
+        if self.copy_threads < 0:
+            raise OptionError(f"{prefix}copy_threads must not be negative")

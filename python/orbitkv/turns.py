@@ -14,12 +14,20 @@ import threading
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
+from orbitkv._native import UnavailableError
+from orbitkv.options import AdapterOptions
+
 
 class Ends(Protocol):
     def close(self, timeout_s: float = 5.0) -> None: ...
 
 
+class ComesUp(Ends, Protocol):
+    def wait_up(self, timeout_s: float) -> bool: ...
+
+
 Thing = TypeVar("Thing", bound=Ends)
+Client = TypeVar("Client", bound=ComesUp)
 
 
 class Turns(Generic[Thing]):
@@ -152,3 +160,21 @@ class Turns(Generic[Thing]):
 
     def _is_over(self, turn: int) -> bool:
         return self._closed or self._paused or self._turn != turn
+
+
+def start(turns: Turns[Client], options: AdapterOptions, where: str, prefix: str = "") -> None:
+    """Begins the first turn of an engine's client. Waits only for a Manager that is required.
+
+    Raises:
+        UnavailableError: it is required and does not answer at `where`. `prefix` is of the option that says so.
+    """
+    if not options.require_manager:
+        turns.start()
+        return
+    client = turns.make_now()
+    if client is None or not client.wait_up(options.require_manager_timeout_s):
+        turns.close(0.0)
+        raise UnavailableError(
+            f"no Cache Manager at {where}: start orbitkv-manager, or leave out {prefix}require_manager to serve "
+            "without it"
+        )

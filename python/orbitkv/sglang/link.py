@@ -15,7 +15,7 @@ from orbitkv.identity import Fields, describe, representation_digest
 from orbitkv.sglang import identity
 from orbitkv.sglang.compat import Engine
 from orbitkv.sglang.options import Options
-from orbitkv.turns import Turns
+from orbitkv.turns import Turns, start
 
 logger = logging.getLogger("orbitkv.sglang")
 
@@ -64,16 +64,7 @@ class Link:
 
     def start(self) -> None:
         """Raises UnavailableError when a Manager is required and does not answer."""
-        if not self._options.require_manager:
-            self._turns.start()
-            return
-        client = self._turns.make_now()
-        if client is None or not client.wait_up(self._options.require_manager_timeout_s):
-            self.close()
-            raise orbitkv.UnavailableError(
-                f"no Cache Manager at {self._options.socket}: start orbitkv-manager, or leave out require_manager to "
-                "serve without it"
-            )
+        start(self._turns, self._options, self._options.socket)
 
     @property
     def client(self) -> orbitkv.Client | None:

@@ -9,17 +9,15 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
-from orbitkv.options import OptionError, convert, default_socket
+from orbitkv.options import AdapterOptions, OptionError, convert, default_socket
 
 SCHEME = "unix://"
 PREFIX = "ORBITKV_SGLANG_"
 ENDPOINT = f"{PREFIX}ENDPOINT"
 # Of the environment: the option that it sets.
 VARIABLES = {ENDPOINT: "endpoint", f"{PREFIX}LOOKUP_WAIT": "load_wait_ms"}
-MODES = ("read_write", "save_only", "restore_only")
-STORES = ("auto", "ordinary", "nontemporal")
 MAX_LOOKUP_WAIT_US = 60_000_000
 MAX_LOAD_WAIT_MS = 60_000
 MIN_LOAD_TIMEOUT_S = 3.0
@@ -28,32 +26,17 @@ MAX_TIMEOUT_S = 3600.0
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(AdapterOptions):
     endpoint: str = ""  # where the Manager listens, unix:///path; empty: the user's default place
-    mode: str = "read_write"  # read_write, save_only or restore_only
-    require_manager: bool = False  # do not start without a Manager
-    require_manager_timeout_s: float = 30.0
-    model_id: str = ""  # names the weights instead of their content
-    trust_mm_uuids: bool = False  # believe callers that equal hashes of images and sounds mean equal content
     lookup_wait_us: int = 2000  # the look-ups of a pass wait at most so long in all for the Manager's first answers
     lookup_limit_ms: int = 50  # a Manager without an answer by then is left alone until it answers
     load_wait_ms: int = 0  # and so much longer for blocks that are not in the Manager's memory
     load_timeout_s: float = 10.0  # the copies of a load that do not end in this time end the engine
     reset_timeout_s: float = 10.0  # a flush and the end wait at most so long for copies that run
-    copy_threads: int = 0  # 0: chosen by the client
-    stores: Literal["auto", "ordinary", "nontemporal"] = "auto"  # how bytes are written into the engine's pages
 
     @property
     def socket(self) -> str:
         return self.endpoint.removeprefix(SCHEME)
-
-    @property
-    def saves(self) -> bool:
-        return self.mode != "restore_only"
-
-    @property
-    def loads(self) -> bool:
-        return self.mode != "save_only"
 
 
 _FIELDS = Options.__dataclass_fields__
@@ -83,13 +66,10 @@ def _check(options: Options) -> None:
             f"the endpoint must be {SCHEME}/path of a Manager's socket on this host, not {options.endpoint!r} "
             f"(option endpoint, or {ENDPOINT})"
         )
-    if options.mode not in MODES:
-        raise OptionError(f"mode must be one of {', '.join(MODES)}, not {options.mode!r}")
-    if options.stores not in STORES:
-        raise OptionError(f"stores must be one of {', '.join(STORES)}, not {options.stores!r}")
+    options.check()
     if not 0 <= options.load_wait_ms <= MAX_LOAD_WAIT_MS:
         raise OptionError(f"load_wait_ms must be 0 to {MAX_LOAD_WAIT_MS}")
-    for name in ("require_manager_timeout_s", "lookup_wait_us", "lookup_limit_ms", "copy_threads"):
+    for name in ("require_manager_timeout_s", "lookup_wait_us", "lookup_limit_ms"):
         if getattr(options, name) < 0:
             raise OptionError(f"{name} must not be negative")
     if options.lookup_wait_us > MAX_LOOKUP_WAIT_US:

@@ -12,10 +12,10 @@ from typing import Any
 
 import orbitkv
 from orbitkv.identity import Fields, describe, representation_digest
-from orbitkv.turns import Turns
+from orbitkv.turns import Turns, start
 from orbitkv.vllm import compat, identity
 from orbitkv.vllm.groups import Groups
-from orbitkv.vllm.options import Options
+from orbitkv.vllm.options import PREFIX, Options
 from orbitkv.vllm.shards import Asker, ShardClients
 
 logger = logging.getLogger("orbitkv.vllm")
@@ -62,18 +62,9 @@ class Link:
         self._turns: Turns[Made] = Turns(self._make, self._cancel.cancel, logger)
 
     def start(self) -> None:
-        if not self._options.require_manager:
-            self._turns.start()
-            return
-        self._turns.make_now()
-        client = self.asker
-        if client is None or not client.wait_up(self._options.require_manager_timeout_s):
-            self.close(0.0)
-            sockets = self._options.tp_shard_bootstrap_sockets or (self._options.bootstrap_socket,)
-            raise orbitkv.UnavailableError(
-                f"no Cache Manager at {' or '.join(sockets)}: start orbitkv-manager, or leave out "
-                "orbitkv.require_manager to serve without it"
-            )
+        """Raises UnavailableError when a Manager is required and does not answer."""
+        sockets = self._options.tp_shard_bootstrap_sockets or (self._options.bootstrap_socket,)
+        start(self._turns, self._options, " or ".join(sockets), PREFIX)
 
     @property
     def client(self) -> orbitkv.Client | None:

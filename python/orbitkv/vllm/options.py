@@ -4,36 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
-from orbitkv.options import OptionError, convert, default_socket
+from orbitkv.options import AdapterOptions, OptionError, check_choice, convert, default_socket
 
 PREFIX = "orbitkv."
 ROLES = {"kv_producer": "save_only", "kv_consumer": "restore_only"}  # of vLLM, other than kv_both
-MODES = ("read_write", "save_only", "restore_only")
-STORES = ("auto", "ordinary", "nontemporal")
 SAVES = ("all", "prompt", "seen_twice")
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(AdapterOptions):
     bootstrap_socket: str = ""  # where the Manager listens; empty: the user's default place
     tp_shard_bootstrap_sockets: tuple[str, ...] = ()  # instead: the Manager of each shard's ranks, in shard order
-    mode: str = "read_write"  # read_write, save_only or restore_only
     save: str = "all"  # completed blocks: all, of the prompt only, or those that a second request has
     save_min_tokens: int = 0  # nothing is saved of a request with fewer tokens
     save_queue_bytes: int = 4 << 30  # of one rank, on their way to the Manager; what is more is not saved
     load_with_fail_policy: bool = False  # offer hits although a failed load would fail the request
-    require_manager: bool = False  # do not start without a Manager
-    require_manager_timeout_s: float = 30.0
-    model_id: str = ""  # names the weights instead of their content
-    trust_mm_uuids: bool = False  # believe callers that equal identifiers of images and sounds mean equal content
     lookup_wait_us: int = 200  # one scheduler call waits at most this long
     lookup_limit_ms: int = 50  # without a first answer by then there is no hit
     load_wait_ms: int = -1  # the Manager may load blocks for so long; -1: as long as the engine would compute them
     fence_timeout_s: float = 10.0  # a running copy that does not end in this time fails the step
-    copy_threads: int = 0  # 0: chosen by the client
-    stores: Literal["auto", "ordinary", "nontemporal"] = "auto"  # how bytes are written into the engine's pages
     log_requests: bool = False  # one line of the log for each request: what it was given, or why nothing
 
     def socket_of(self, shard: int) -> str:
@@ -46,14 +37,6 @@ class Options:
                 f"{PREFIX}tp_shard_bootstrap_sockets names {sockets} sockets; this engine has {shard_count} shards of "
                 "KV and needs one for each"
             )
-
-    @property
-    def saves(self) -> bool:
-        return self.mode != "restore_only"
-
-    @property
-    def loads(self) -> bool:
-        return self.mode != "save_only"
 
 
 # What the client accepts as a wait, and what no engine should wait longer for.
@@ -68,12 +51,8 @@ KNOWN_KEYS = tuple(sorted(PREFIX + name for name in _FIELDS))
 
 
 def _check(options: Options) -> None:
-    if options.mode not in MODES:
-        raise OptionError(f"{PREFIX}mode must be one of {', '.join(MODES)}, not {options.mode!r}")
-    if options.save not in SAVES:
-        raise OptionError(f"{PREFIX}save must be one of {', '.join(SAVES)}, not {options.save!r}")
-    if options.stores not in STORES:
-        raise OptionError(f"{PREFIX}stores must be one of {', '.join(STORES)}, not {options.stores!r}")
+    options.check(PREFIX)
+    check_choice(f"{PREFIX}save", options.save, SAVES)
     if not options.bootstrap_socket.startswith("/"):
         raise OptionError(f"{PREFIX}bootstrap_socket must be an absolute path, not {options.bootstrap_socket!r}")
     for socket in options.tp_shard_bootstrap_sockets:
@@ -84,7 +63,7 @@ def _check(options: Options) -> None:
     for name, most in MOST.items():
         if not 0 <= getattr(options, name) <= most:
             raise OptionError(f"{PREFIX}{name} must be 0 to {most}")
-    for name in ("copy_threads", "save_min_tokens", "save_queue_bytes"):
+    for name in ("save_min_tokens", "save_queue_bytes"):
         if getattr(options, name) < 0:
             raise OptionError(f"{PREFIX}{name} must not be negative")
 
