@@ -37,13 +37,18 @@ def median(replies: list[Reply]) -> float:
 
 
 class Stage:
-    """The Manager of a demo, whose lives share a socket, its folders, and the engine, which a demo starts."""
+    """The Manager of a demo, whose lives share a socket, its folders, and the engine, which a demo makes."""
 
+    name: str  # of its results
+    lengths: tuple[int, ...]  # of its prompts, in tokens
     block_tokens: int
     processes: int  # of an engine, that register with the Manager
 
-    def __init__(self, pool: str) -> None:
+    def __init__(self, model: Path, pool: str, repeats: int, stores: str) -> None:
+        self.model = model
         self.pool = pool
+        self.repeats = repeats
+        self.stores = stores
         self.abandoned = abandoned_memory()  # by others, before
         self.scratch = Path(tempfile.mkdtemp(prefix="orbitkv-demo-"))
         self.socket = self.scratch / "run" / "manager.sock"
@@ -61,6 +66,19 @@ class Stage:
         extra = ["--pool-path", str(self.pool_dir), *store]
         self.manager = Manager(self.socket, self.pool, self.scratch / "manager.log", extra).start()
         return self.manager
+
+    def make_server(self) -> ChatServer:
+        """Starts the engine and keeps it as `server`."""
+        raise NotImplementedError
+
+    def start_engine(self) -> ChatServer:
+        start = time.monotonic()
+        server = self.make_server()
+        server.wait_ready(300)
+        # The first request of an engine pays for warm-up that has nothing to do with the cache.
+        server.chat("Say hello.", max_tokens=4)
+        say(f"engine ready after {time.monotonic() - start:.0f} s")
+        return server
 
     def forget(self) -> None:
         """The next prompts are not in the engine's own cache."""
@@ -84,7 +102,7 @@ class Stage:
         assert self.manager is not None
         return int(self.manager.sample("orbitkv_ssd_records"))
 
-    def close(self, out: Path, name: str) -> list[str]:
+    def close(self, out: Path) -> list[str]:
         """Ends what runs, keeps the logs in `out`; what is left of the run in shared memory or beside the socket."""
         if self.server is not None:
             self.server.terminate()
@@ -92,7 +110,7 @@ class Stage:
             self.manager.terminate()
         shutil.rmtree(self.pool_dir)
         for log in self.scratch.glob("*.log"):
-            shutil.copy(log, out / f"{name}-{log.name}")
+            shutil.copy(log, out / f"{self.name}-{log.name}")
         left = [str(path) for path in sorted(abandoned_memory() - self.abandoned)]
         run = self.socket.parent
         left += [str(path) for path in run.iterdir() if not path.name.endswith(".lock")] if run.exists() else []
