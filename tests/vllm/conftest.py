@@ -9,19 +9,10 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent.parent / "tools")]
 
 import vllm_rig  # noqa: E402
+from harness.fixtures import *  # noqa: E402, F403
 
 VARIANT = vllm_rig.chosen()
 vllm_rig.enter(VARIANT)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def nothing_left_behind():
-    """Killed and closed engines and Managers leave no named shared memory."""
-    from harness.processes import abandoned_memory
-
-    before = abandoned_memory()
-    yield
-    assert abandoned_memory() <= before
 
 
 @pytest.fixture(scope="session")
@@ -52,76 +43,20 @@ def clock(monkeypatch):
 
 
 @pytest.fixture(scope="session")
-def seeded():
-    """A two-layer model with weights of normal scale: wrong cache content shows in its tokens."""
-    return _model("seeded")
+def mixed(model_of):
+    """The seeded model's like with layers of full attention and layers with a window: several cache groups."""
+    return model_of("mixed")
 
 
 @pytest.fixture(scope="session")
-def mixed():
-    """The same with layers of full attention and layers with a window: several cache groups."""
-    return _model("mixed")
-
-
-@pytest.fixture(scope="session")
-def smollm2():
-    return _model("smollm2")
-
-
-@pytest.fixture(scope="session")
-def model_of():
-    """Any of the models that tools/models.py makes, by its name."""
-    return _model
-
-
-def _model(name):
-    import models
-
-    return models.make(name, HERE.parent.parent / "out" / "models" / name)
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("okv")
-
-
-@pytest.fixture(scope="module")
-def manager(folder):
-    from harness.manager import Manager
-
-    started = Manager(folder / "run" / "manager.sock", "256MiB").start()
-    yield started
-    started.close()
+def smollm2(model_of):
+    return model_of("smollm2")
 
 
 @pytest.fixture(scope="module")
 def options(manager):
     """A connector's. These tests compare content, and a busy machine may answer late."""
     return {"orbitkv.bootstrap_socket": str(manager.socket), "orbitkv.lookup_limit_ms": 10_000}
-
-
-@pytest.fixture(scope="module")
-def start_engine(folder, seeded, request):
-    """Starts engines that end with the module at the latest."""
-    from engine import Engine
-
-    engines = []
-
-    def start(connector=None, *, model=None, **more):
-        engine = Engine(folder / f"engine{len(engines)}.log", model or seeded, connector, **more)
-        engines.append(engine)
-        return engine
-
-    yield start
-    for engine in engines:
-        engine.close()
-
-
-def pytest_collection_modifyitems(items):
-    """Starting an engine takes 10 s on an idle machine and a minute on a busy one."""
-    for item in items:
-        if "start_engine" in item.fixturenames and item.get_closest_marker("timeout") is None:
-            item.add_marker(pytest.mark.timeout(900))
 
 
 @pytest.fixture
