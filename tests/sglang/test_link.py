@@ -6,48 +6,23 @@ import pytest
 from stand_ins import ENGINE, Pool, engine
 
 import orbitkv
+from harness.client_stand_in import settled, stand_in
 from orbitkv.sglang import identity
 from orbitkv.sglang.compat import Ranks
 from orbitkv.sglang.link import Link
 from orbitkv.sglang.options import parse
 
 
-class Client:
-    def __init__(self, options):
-        self.options = options
-        self.closed = None
-        self.pages = None
-
-    def close(self, timeout_s=5.0):
-        self.closed = timeout_s
-
-    def wait_up(self, timeout_s):
-        self.waited = timeout_s
-        return False
-
-
 @pytest.fixture
 def made(monkeypatch):
-    clients = []
-
-    def make(options):
-        clients.append(Client(options))
-        return clients[-1]
-
-    monkeypatch.setattr(orbitkv, "Client", make)
     monkeypatch.setattr(orbitkv, "identify_weights", lambda folder, **more: f"weights of {folder}")
-    return clients
+    return stand_in(monkeypatch)
 
 
 def make_link(prepare=lambda client: None, engine=ENGINE, replicated=False, **options):
     representation = [identity.representation_fields(engine, Pool())]
     given = parse({"endpoint": "unix:///x"} | options, {})
     return Link(engine, given, representation, prepare, replicated=replicated)
-
-
-def settled(link):
-    assert link._turns.join(10)
-    return link.client
 
 
 def started(*args, **more):

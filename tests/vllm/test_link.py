@@ -6,35 +6,15 @@ from types import SimpleNamespace
 import pytest
 from fakes import ONE_GROUP
 
+from harness.client_stand_in import settled, stand_in
 from orbitkv.vllm import compat
 from orbitkv.vllm import link as link_module
 from orbitkv.vllm.link import Link, Part
 from orbitkv.vllm.options import parse
 
 
-class Client:
-    def __init__(self, options):
-        self.options = options
-        self.closed = None
-        self.pages = None
-
-    def close(self, timeout_s=5.0):
-        self.closed = timeout_s
-
-    def wait_up(self, timeout_s):
-        self.waited = timeout_s
-        return False
-
-
 @pytest.fixture
 def made(monkeypatch):
-    clients = []
-
-    def make(options):
-        clients.append(Client(options))
-        return clients[-1]
-
-    monkeypatch.setattr(link_module.orbitkv, "Client", make)
     monkeypatch.setattr(link_module.orbitkv, "computation_digest", lambda fields: fields["weights"].encode())
     monkeypatch.setattr(link_module.orbitkv, "representation_digest", lambda fields: b"pages")
     monkeypatch.setattr(link_module.orbitkv, "identify_weights", lambda *args, **more: "weights")
@@ -43,7 +23,7 @@ def made(monkeypatch):
     )
     monkeypatch.setattr(link_module.compat, "model_folder", lambda config: "")
     monkeypatch.setattr(link_module.compat, "load_format", lambda config: "")
-    return clients
+    return stand_in(monkeypatch)
 
 
 def make_link(prepare=None, **options):
@@ -73,11 +53,6 @@ def test_a_manager_that_is_required_and_does_not_answer_is_named(made):
     with pytest.raises(link_module.orbitkv.UnavailableError, match="no Cache Manager at /x: start orbitkv-manager"):
         link.start()
     assert made[0].waited == 2.0
-
-
-def settled(link):
-    assert link._turns.join(10)
-    return link.client
 
 
 def test_a_suspended_link_has_no_client_until_it_is_resumed(made):
