@@ -206,6 +206,32 @@ def write_drafted(target: Path) -> None:
     (target / "config.json").write_text(json.dumps(fields, indent=1, sort_keys=True) + "\n")
 
 
+def write_adapter(target: Path, seed: int) -> None:
+    """A LoRA adapter for the seeded model: two projections of every layer, strong enough to show in its tokens."""
+    import torch
+    from safetensors.torch import save_file
+
+    generator = torch.Generator().manual_seed(seed)
+    outputs = {"q_proj": "num_attention_heads", "v_proj": "num_key_value_heads"}
+    tensors = {}
+    for layer in range(SMALL["num_hidden_layers"]):
+        for module, heads in outputs.items():
+            name = f"base_model.model.model.layers.{layer}.self_attn.{module}"
+            tensors[f"{name}.lora_A.weight"] = torch.randn(4, SMALL["hidden_size"], generator=generator)
+            tensors[f"{name}.lora_B.weight"] = torch.randn(SMALL[heads] * SMALL["head_dim"], 4, generator=generator)
+    config = {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "r": 4,
+        "lora_alpha": 4,
+        "target_modules": list(outputs),
+        "bias": "none",
+    }
+    target.mkdir(exist_ok=True)
+    save_file(tensors, str(target / "adapter_model.safetensors"))
+    (target / "adapter_config.json").write_text(json.dumps(config))
+
+
 def distribution_version(name: str) -> str:
     try:
         return metadata.version(name)

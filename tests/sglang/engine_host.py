@@ -84,7 +84,7 @@ class Host:
 
     # ---- requests ---------------------------------------------------------------------------------------------------
 
-    async def _generate(self, prompt, n, rid=None, salt=None, **params):
+    async def _generate(self, prompt, n, rid=None, salt=None, lora=None, **params):
         sampling = {"temperature": 0, "max_new_tokens": n, "ignore_eos": True} | params
         try:
             answer = await self._engine.async_generate(
@@ -94,6 +94,7 @@ class Host:
                 top_logprobs_num=3,
                 rid=rid,
                 cache_salt=salt,
+                lora_path=lora,
             )
         except Exception as error:
             status = getattr(error, "status_code", None)

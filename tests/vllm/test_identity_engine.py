@@ -1,39 +1,15 @@
 """Real engines whose adapters and weights change: nothing stale is restored, and nothing wrong is left for others."""
 
-import json
 import shutil
 
 import pytest
 from engine import cached, same, tokens
 
+from models import write_adapter
+
 PROMPTS = [tokens(100, 1), tokens(300, 4)]
 CACHED = [96, 288]
 LORA = {"enable_lora": True, "max_lora_rank": 8, "max_loras": 2}
-
-
-def write_adapter(folder, seed):
-    """Two projections of every layer of the seeded model, strong enough to show in its tokens."""
-    import torch
-    from safetensors.torch import save_file
-
-    generator = torch.Generator().manual_seed(seed)
-    tensors = {}
-    for layer in range(2):
-        for module, out in (("q_proj", 128), ("v_proj", 64)):
-            name = f"base_model.model.model.layers.{layer}.self_attn.{module}"
-            tensors[f"{name}.lora_A.weight"] = torch.randn(4, 128, generator=generator)
-            tensors[f"{name}.lora_B.weight"] = torch.randn(out, 4, generator=generator)
-    config = {
-        "peft_type": "LORA",
-        "task_type": "CAUSAL_LM",
-        "r": 4,
-        "lora_alpha": 4,
-        "target_modules": ["q_proj", "v_proj"],
-        "bias": "none",
-    }
-    folder.mkdir(exist_ok=True)
-    save_file(tensors, str(folder / "adapter_model.safetensors"))
-    (folder / "adapter_config.json").write_text(json.dumps(config))
 
 
 @pytest.fixture(scope="module")
