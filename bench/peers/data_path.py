@@ -15,10 +15,11 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
-from children import Child, ChildError
+from harness.children import Child, ChildError
 from peer import BLOCK_TOKENS, BLOCKS, SIZES, Config, Peer, cpu_seconds, failure_text, gbps
 from report import Record, RowKind
 
+SCRIPT = Path(__file__).resolve().parent / "client_child.py"
 POOL_BYTES = 4 << 30
 GIB = 1 << 30
 ROUNDS = {"64K": 5, "256K": 5, "1M": 3}
@@ -64,13 +65,8 @@ KINDS = kinds()
 
 class Client(Child):
     def __init__(self, peer: Peer, log: Path) -> None:
-        super().__init__(peer.python, "client_child.py", ENVIRONMENT | peer.variables(), log, CALL_LIMIT_S)
-        try:
-            self.send({"peer": peer.name, "settings": peer.client_settings(), "servers": peer.pids()})
-            self.receive()
-        except BaseException:
-            self.close(0)
-            raise
+        super().__init__(peer.python, SCRIPT, ENVIRONMENT | peer.variables(), log, CALL_LIMIT_S)
+        self.set_up({"peer": peer.name, "settings": peer.client_settings(), "servers": peer.pids()})
 
 
 def prompts_of(size: str) -> list[int]:

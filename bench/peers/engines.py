@@ -17,11 +17,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from children import Child, ChildError, NoAnswerError
+from harness.children import Child, ChildError, NoAnswerError
 from harness.vllm_environment import ONE_PROCESS, SMALL_ENGINE
 from peer import Config, Peer, failure_text
 from report import Record, RowKind
 
+SCRIPT = Path(__file__).resolve().parent / "engine_child.py"
 BLOCK_TOKENS = 128  # vLLM's own choice on a CPU
 # Sixteen blocks and a bit: every peer restores 2048 tokens, counting in 128 or in 256, and the engine computes 16.
 PROMPT_TOKENS = 2064
@@ -68,7 +69,7 @@ class Engine(Child):
     """An engine_child.py with this peer as its cache."""
 
     def __init__(self, peer: Peer, model: Path, log: Path, start_limit_s: float = CALL_LIMIT_S) -> None:
-        super().__init__(peer.python, "engine_child.py", ENVIRONMENT | peer.variables(), log, start_limit_s)
+        super().__init__(peer.python, SCRIPT, ENVIRONMENT | peer.variables(), log, start_limit_s)
         settings: dict[str, Any] = {
             "model": str(model),
             "skip_tokenizer_init": True,
@@ -85,13 +86,8 @@ class Engine(Child):
         connector = peer.connector()
         if connector is not None:
             settings["kv_transfer_config"] = connector
-        try:
-            self.send(settings)
-            self.receive()
-            self._limit_s = CALL_LIMIT_S
-        except BaseException:
-            self.close(0)
-            raise
+        self.set_up(settings)
+        self._limit_s = CALL_LIMIT_S
 
     def serve(self, seeds: range, tokens: int = PROMPT_TOKENS) -> list[dict[str, Any]]:
         served: list[dict[str, Any]] = self.call("serve", seeds=list(seeds), tokens=tokens, answer_tokens=ANSWER_TOKENS)

@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from children import ChildError
 from data_path import Client
+from harness.children import ChildError
 from harness.processes import shared_memory, wait_until
 from peer import BLOCK_TOKENS, BLOCKS, SIZES, Config, Peer, failure_text
 from report import Record, RowKind

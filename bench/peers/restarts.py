@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 
-from children import ChildError
 from data_path import Client
 from failures import Outcome
+from harness.children import ChildError
 from harness.processes import wait_until
 from peer import BLOCK_TOKENS, BLOCKS, SIZES, Config, Peer, failure_text, gbps
 from report import Record, RowKind

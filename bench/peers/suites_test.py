@@ -17,7 +17,7 @@ import environments
 import failures
 import restarts
 import run
-from children import ChildError, NoAnswerError
+from harness.children import ChildError, NoAnswerError
 from peer import NotRunError
 from report import Record
 

@@ -6,9 +6,9 @@ import tempfile
 import unittest
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from children import Child, ChildError, NoAnswerError
+from harness.children import Child, ChildError, NoAnswerError
 from harness.processes import SHARED_MEMORY, session_pids
 
 SCRIPT = """
@@ -47,7 +47,7 @@ class Children(unittest.TestCase):
         self.addCleanup(self.servers.unlink, missing_ok=True)
 
     def start(self, limit_s=30.0):
-        child = Child(Path(sys.executable), str(self.script), {}, self.log, limit_s)
+        child = Child(Path(sys.executable), self.script, {}, self.log, limit_s)
         self.addCleanup(child.close)
         return child
 
@@ -61,6 +61,12 @@ class Children(unittest.TestCase):
     def test_a_call_without_an_answer_ends(self):
         with self.assertRaisesRegex(NoAnswerError, "did not answer within 0.2 s"):
             self.start(limit_s=0.2).call("hang")
+
+    def test_one_that_cannot_be_set_up_has_ended(self):
+        child = self.start()
+        with self.assertRaisesRegex(ChildError, "the last words"):
+            child.set_up(["die", {}])
+        self.assertEqual(session_pids(child.pid), [])
 
     def test_one_that_ended_is_not_one_that_does_not_answer(self):
         with self.assertRaises(ChildError) as caught:

@@ -1,4 +1,4 @@
-"""Processes that answer JSON lines: an engine or a client of a peer, in the peer's environment."""
+"""Processes that answer JSON lines (json_lines.py), each in an environment of its own: engines and clients."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from harness.processes import SHARED_MEMORY, session_pids, shared_memory, wait_until
+from .processes import SHARED_MEMORY, session_pids, shared_memory, wait_until
 
-HERE = Path(__file__).resolve().parent
 END_LIMIT_S = 30
 T = TypeVar("T", bound="Child")
 
@@ -27,16 +26,16 @@ class NoAnswerError(ChildError):
 
 
 class Child:
-    """`script`: of this folder. Its commands are calls; one at a time."""
+    """The process of a script. Its commands are calls; one at a time."""
 
-    def __init__(self, python: Path, script: str, variables: Mapping[str, str], log: Path, limit_s: float) -> None:
+    def __init__(self, python: Path, script: Path, variables: Mapping[str, str], log: Path, limit_s: float) -> None:
         self._log = log
         self._limit_s = limit_s
         # Names that it may map, but that are not its own: the server's.
         self._foreign = set(SHARED_MEMORY.iterdir())
         with log.open("ab") as stream:
             self._process = subprocess.Popen(
-                [str(python), str(HERE / script)],
+                [str(python), str(script)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stream,
@@ -47,6 +46,15 @@ class Child:
     @property
     def pid(self) -> int:
         return self._process.pid
+
+    def set_up(self, setup: Any) -> None:
+        """Sends what the process reads first and waits until it is ready; it has ended when that fails."""
+        try:
+            self.send(setup)
+            self.receive()
+        except BaseException:
+            self.close(0)
+            raise
 
     def send(self, value: Any) -> None:
         assert self._process.stdin is not None
