@@ -1,4 +1,4 @@
-"""A connector that does nothing: what vLLM itself spends on having one; for engine_cost.py."""
+"""A connector that does nothing: what vLLM itself spends on having one; for connector_switch.py."""
 
 from __future__ import annotations
 
@@ -12,6 +12,11 @@ class Nothing(KVConnectorMetadata):  # type: ignore[misc]
 
 
 class EmptyConnector(KVConnectorBase_V1):  # type: ignore[misc]
+    @classmethod
+    def beside(cls, connector: KVConnectorBase_V1) -> EmptyConnector:
+        """One of the same engine and with the same role."""
+        return cls(connector._vllm_config, connector.role, connector._kv_cache_config)
+
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
         pass
 

@@ -13,6 +13,7 @@ from harness import answers
 from harness.json_lines import JsonLines
 
 BLOCK_TOKENS = 32
+SETTLE_LIMIT_S = 10
 
 
 class Child:
@@ -28,6 +29,8 @@ class Child:
             seed=0,
             **settings,
         )
+        self._core = self._llm.llm_engine.engine_core.engine_core
+        self._switch: Any = None
         self._next = 0
 
     def _add(self, tokens: int, seed: int, answer_tokens: int) -> str:
@@ -42,9 +45,21 @@ class Child:
         )
         return name
 
-    def batch(self, concurrency: int, tokens: int, answer_tokens: int, seed: int) -> dict[str, float]:
-        """So many requests at once: time until all have ended, and the median of their times to the first token."""
+    def _put(self, state: str) -> None:
+        """The engine in this state, with nothing in its prefix cache. What a connector has stored stays."""
+        from connector_switch import Switch
+
+        if self._switch is None:
+            self._switch = Switch(self._core.scheduler)
+        self._switch.put(state)
+        if not self._llm.llm_engine.reset_prefix_cache():
+            raise RuntimeError("the prefix cache could not be emptied")
+
+    def batch(self, state: str, concurrency: int, tokens: int, answer_tokens: int, seed: int) -> dict[str, float]:
+        """So many requests at once in a state of cost_rows.py, which says what is measured."""
         engine = self._llm.llm_engine
+        self._put(state)
+        spent = time.process_time()
         begin = time.perf_counter()
         for number in range(concurrency):
             self._add(tokens, seed + number, answer_tokens)
@@ -55,14 +70,18 @@ class Child:
                     first.setdefault(output.request_id, time.perf_counter() - begin)
         total = time.perf_counter() - begin
         self._settle()
-        return {"total_ms": 1e3 * total, "ttft_ms": 1e3 * statistics.median(first.values())}
+        spent = time.process_time() - spent
+        return {"total_ms": 1e3 * total, "ttft_ms": 1e3 * statistics.median(first.values()), "cpu_ms": 1e3 * spent}
 
     def _settle(self) -> None:
         """Steps until nothing is owed, so that a measurement does not pay for the one before."""
-        core = self._llm.llm_engine.engine_core.engine_core
-        end = time.monotonic() + 10
-        while core.scheduler.has_requests() and time.monotonic() < end:
-            core.step_fn()
+        end = time.monotonic() + SETTLE_LIMIT_S
+        while self._core.scheduler.has_requests():
+            if time.monotonic() > end:
+                raise TimeoutError("the engine did not settle")
+            _, computed = self._core.step_fn()
+            if not computed:
+                time.sleep(0.001)  # as vLLM's own loop does
 
     def steps(self, running: int, count: int, seed: int) -> dict[str, float]:
         """Median time in the connector's hooks, of each side, of steps in which so many requests decode.
@@ -72,10 +91,10 @@ class Child:
         import timed_connector
 
         engine = self._llm.llm_engine
-        core = engine.engine_core.engine_core
+        scheduler = self._core.scheduler
         for number in range(running):
             self._add(33 + number % BLOCK_TOKENS, seed + number, count + 64)
-        while len(core.scheduler.running) < running or any(r.num_output_tokens == 0 for r in core.scheduler.running):
+        while len(scheduler.running) < running or any(r.num_output_tokens == 0 for r in scheduler.running):
             engine.step()
         times: dict[str, list[float]] = {"scheduler": [], "worker": []}
         for _ in range(count):

@@ -14,25 +14,16 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from cost_rows import bootstrap_interval
+
 from harness.manager import Manager
 from harness.vllm_server import VllmServer, connector_config
-
-BOOTSTRAP_ROUNDS = 4000
 
 
 def fresh_prompt(number: int) -> str:
     words = random.Random(number)
     text = " ".join(f"{words.choice(('red', 'green', 'blue', 'grey'))}{words.randrange(10000)}" for _ in range(150))
     return f"Case {number}. {text} Continue."
-
-
-def bootstrap_interval(differences: list[float]) -> tuple[float, float]:
-    """95 % bootstrap interval of the median."""
-    generator = random.Random(1)
-    medians = sorted(
-        statistics.median(generator.choices(differences, k=len(differences))) for _ in range(BOOTSTRAP_ROUNDS)
-    )
-    return medians[int(0.025 * BOOTSTRAP_ROUNDS)], medians[int(0.975 * BOOTSTRAP_ROUNDS)]
 
 
 def measure(model: Path, pairs: int, scratch: Path) -> dict[str, Any]:

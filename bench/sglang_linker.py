@@ -1,8 +1,9 @@
-"""What the linker's calls cost SGLang's scheduler thread: microseconds of look-up, load, start and offload.
+"""What the linker's calls cost SGLang's scheduler thread, and how fast it loads.
 
 The pages of a prompt are stored once in a real Manager, then asked for, loaded and offered again and again. No model
 and no tree: the transfers are those that SGLang's tree makes. Beside the look-up stands the client's own question with
-hashes that are prepared, which is what the Manager and the rings need of it.
+hashes that are prepared, which is what the Manager and the rings need of it. Beside the load of a prompt of 4,096
+tokens stands a plain copy of the same bytes within the pool.
 
 Run by bench/run.py in the environment of tools/sglang_rig.py; prints rows as JSON. An argument is the number of rounds.
 """
@@ -11,14 +12,19 @@ from __future__ import annotations
 
 import hashlib
 import json
+import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from cost_rows import row
 from sglang.srt.mem_cache.allocator import PagedTokenToKVPoolAllocator
 from sglang.srt.mem_cache.cache_init_params import CacheInitParams
 from sglang.srt.mem_cache.hicache_storage import PoolName, PoolTransfer
@@ -36,25 +42,42 @@ from harness.manager import Manager
 
 PAGE_TOKENS = 16
 PAGES = 256
-LAYERS = 2
+LOADS = 24
+COPY_THREADS = 2
 RETRY_S = 0.03  # longer than the linker keeps an answer that may change
 ASLEEP_S = 0.002  # without work for so long the Manager sleeps, and a look-up has to wake it
 # What a look-up of so many pages may take at the median.
 AIMS_US = {"lookup": 50.0}
 
 
+@dataclass(frozen=True)
+class Shape:
+    """Of a model's keys and values, with heads of 64 numbers, and of the pool."""
+
+    layers: int
+    heads: int
+    dtype: torch.dtype
+    pages: int
+
+
+SMALL = Shape(2, 2, torch.bfloat16, PAGES)
+# SmolLM2-135M in float32, with room to load a prompt beside itself.
+SMOLLM2 = Shape(30, 3, torch.float32, 2 * PAGES)
+
+
 class Connected:
     """A client at once, in a namespace of its own."""
 
-    def __init__(self, socket: Path, group: Any) -> None:
+    def __init__(self, socket: Path, group: Any, name: str) -> None:
         self.client = orbitkv.Client(
             orbitkv.ClientOptions(
                 socket=str(socket),
-                instance="bench",
+                instance=name,
                 role="both",
                 computation_digest=digest("computation"),
-                representation_digest=digest("representation"),
+                representation_digest=digest(name),
                 name="bench",
+                copy_threads=COPY_THREADS,
             )
         )
         group.register(self.client)
@@ -74,16 +97,16 @@ def keys(name: str) -> list[str]:
     return [digest(f"{name} {page}").hex() for page in range(PAGES)]
 
 
-def linker_of(socket: Path) -> OrbitKVLinker:
-    slots = (PAGES + 1) * PAGE_TOKENS
-    publish(ServerArgs(model_path="dummy", device="cpu"), role="bench")
+def linker_of(socket: Path, shape: Shape) -> tuple[OrbitKVLinker, MHATokenToKVPool]:
+    """Once connected, with the pool that it copies from and to."""
+    slots = (shape.pages + 1) * PAGE_TOKENS
     pool = MHATokenToKVPool(
         size=slots,
         page_size=PAGE_TOKENS,
-        dtype=torch.bfloat16,
-        head_num=2,
+        dtype=shape.dtype,
+        head_num=shape.heads,
         head_dim=64,
-        layer_num=LAYERS,
+        layer_num=shape.layers,
         device="cpu",
         enable_memory_saver=False,
     )
@@ -91,18 +114,20 @@ def linker_of(socket: Path) -> OrbitKVLinker:
         disable=False,
         req_to_token_pool=ReqToTokenPool(size=1, max_context_len=slots, device="cpu", enable_memory_saver=False),
         token_to_kv_pool_allocator=PagedTokenToKVPoolAllocator(
-            slots, page_size=PAGE_TOKENS, dtype=torch.bfloat16, device="cpu", kvcache=pool, need_sort=False
+            slots, page_size=PAGE_TOKENS, dtype=shape.dtype, device="cpu", kvcache=pool, need_sort=False
         ),
         page_size=PAGE_TOKENS,
         tree_components=(ComponentType.FULL,),
     )
-    return OrbitKVLinker(
+    linker = OrbitKVLinker(
         None,
         params,
         components={ComponentType.FULL},
         extra_config={"endpoint": f"unix://{socket}"},
-        connect=lambda params, group, options: Connected(socket, group),
+        connect=lambda params, group, options: Connected(socket, group, f"bench {shape.layers}"),
     )
+    check(linker.connection.client.wait_up(30.0), "no Manager")
+    return linker, pool
 
 
 class Times:
@@ -153,6 +178,12 @@ def check(condition: bool, what: str) -> None:
         raise SystemExit(f"sglang linker: {what}")
 
 
+def end_offload(linker: OrbitKVLinker) -> None:
+    while not linker.num_completed_offloads():
+        time.sleep(0.0001)
+    check(linker.pop_completed_offload(), "an offload failed")
+
+
 class Bench:
     """The calls, with SGLang's transfers for one prompt whose pages are stored."""
 
@@ -170,9 +201,7 @@ class Bench:
     def offload(self, name: str) -> None:
         transfers = self._transfers(indices=self._slots)
         self.times.take(name, lambda: self._linker.offload(transfers))
-        while not self._linker.num_completed_offloads():
-            time.sleep(0.0001)
-        check(self._linker.pop_completed_offload(), "an offload failed")
+        end_offload(self._linker)
 
     def look_up(self, number: int) -> None:
         """Nothing but look-ups: the Manager is awake, and no copy has emptied the caches."""
@@ -208,15 +237,63 @@ class Bench:
         self.offload("offload")
 
 
+class Loads:
+    """Of one prompt, into other pages than it was saved from."""
+
+    def __init__(self, linker: OrbitKVLinker, pool: MHATokenToKVPool) -> None:
+        self._linker = linker
+        buffers = [buffer.numpy() for pair in zip(pool.k_buffer, pool.v_buffer, strict=True) for buffer in pair]
+        ends = [page * PAGE_TOKENS for page in (1, 1 + PAGES, 1 + 2 * PAGES)]
+        self._saved = [buffer[ends[0] : ends[1]] for buffer in buffers]
+        self._loaded = [buffer[ends[1] : ends[2]] for buffer in buffers]
+        self._slots = torch.arange(ends[1], ends[2])
+        self._keys = keys("prompt")
+        generator = np.random.default_rng(1)
+        for part in self._saved:
+            part[:] = generator.random(part.shape, dtype=np.float32)
+        transfers = self._transfers(torch.arange(ends[0], ends[1]))
+        check(linker.offload(transfers), "an offload was refused")
+        end_offload(linker)
+
+    def _transfers(self, slots: Any = None) -> list[PoolTransfer]:
+        return [PoolTransfer(name=PoolName.KV, keys=list(self._keys), device_indices=slots)]
+
+    def _timed(self, call: Callable[[], Any]) -> float:
+        """GB/s of a call that copies all of the prompt, which is compared."""
+        for part in self._loaded:
+            part.fill(0)
+        began = time.perf_counter()
+        call()
+        took = time.perf_counter() - began
+        same = all(np.array_equal(a, b) for a, b in zip(self._saved, self._loaded, strict=True))
+        check(same, "other bytes after a copy")
+        return sum(part.nbytes for part in self._saved) / took / 1e9
+
+    def _load(self) -> None:
+        check(self._linker.finish_layer_wise_loading(self._linker.start_layer_wise_loading()), "a load failed")
+
+    def speed(self) -> dict[str, Any]:
+        plain, loads = [], []
+        with ThreadPoolExecutor(COPY_THREADS) as threads:
+            for number in range(LOADS):
+                plain.append(self._timed(lambda: list(threads.map(np.copyto, self._loaded, self._saved))))
+                rid = f"l{number}"
+                Times().find("lookup", self._linker, rid, self._transfers())
+                check(self._linker.load(rid, self._transfers(self._slots)), "a load was refused")
+                loads.append(self._timed(self._load))
+        about, base = f"a plain copy by {COPY_THREADS} threads", statistics.median(plain)
+        return row("sglang.restore_gbps.4k", statistics.median(loads), "GB/s", about, base, LOADS)
+
+
 def main() -> int:
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 2000
+    publish(ServerArgs(model_path="dummy", device="cpu"), role="bench")
     with tempfile.TemporaryDirectory(prefix="okv-") as folder:
         Path(folder).chmod(0o700)
-        manager = Manager(Path(folder) / "manager.sock", "256MiB").start()
+        manager = Manager(Path(folder) / "manager.sock", "512MiB").start()
         try:
-            linker = linker_of(manager.socket)
+            linker, _ = linker_of(manager.socket, SMALL)
             client = linker.connection.client
-            check(client.wait_up(30.0), "no Manager")
             bench = Bench(linker, client)
             for measured in (bench.look_up, bench.restore):
                 for number in range(rounds):
@@ -224,11 +301,14 @@ def main() -> int:
             restored = client.counters()["restored_blocks"]
             check(restored == rounds * PAGES, "not all pages were restored")
             linker.close()
+            linker, pool = linker_of(manager.socket, SMOLLM2)
+            speed = Loads(linker, pool).speed()
+            linker.close()
         finally:
             manager.close()
     if bench.times.silent:
         print(f"sglang linker: {bench.times.silent} look-ups had no answer in time", file=sys.stderr)
-    print(json.dumps(bench.times.rows()))
+    print(json.dumps([*bench.times.rows(), speed]))
     return 0
 
 

@@ -27,7 +27,8 @@ def checks() -> list[tuple[str, list[str]]]:
     listed = [
         ("tidy", [sys.executable, "tools/tidy.py"]),
         ("tools", [sys.executable, "-m", "unittest", "discover", "-q", "-s", "tools", "-p", "*_test.py"]),
-        ("bench", [sys.executable, "-m", "unittest", "discover", "-q", "-s", "bench/peers", "-p", "*_test.py"]),
+        ("bench", [sys.executable, "-m", "unittest", "discover", "-q", "-s", "bench", "-p", "*_test.py"]),
+        ("peers", [sys.executable, "-m", "unittest", "discover", "-q", "-s", "bench/peers", "-p", "*_test.py"]),
         ("clang-format", ["clang-format-19", "--dry-run", "-Werror", *cxx_files()]),
         ("ruff check", [PYTHON, "-m", "ruff", "check", "--quiet", "."]),
         ("ruff format", [PYTHON, "-m", "ruff", "format", "--check", "--quiet", "."]),

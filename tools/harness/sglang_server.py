@@ -16,17 +16,26 @@ from .chat_server import HOST, ChatServer, Reply, free_port
 PAGE_TOKENS = 16
 
 
-def linker_arguments(manager_socket: Path, **fields: Any) -> list[str]:
-    """The options that make the server use OrbitKV's linker, as SGLang itself loads one."""
-    config = {
-        "linker": "OrbitKVLinker",
-        "linker_module_path": "orbitkv.sglang",
-        "linker_extra_config": {"endpoint": f"unix://{manager_socket}", **fields},
+def linker_settings(manager_socket: Path, **fields: Any) -> dict[str, Any]:
+    """The arguments that make an engine use OrbitKV's linker, as SGLang itself loads one."""
+    return {
+        "enable_unified_cache_external_linker": True,
+        "unified_cache_external_linker_backend": "dynamic",
+        "unified_cache_external_linker_config": {
+            "linker": "OrbitKVLinker",
+            "linker_module_path": "orbitkv.sglang",
+            "linker_extra_config": {"endpoint": f"unix://{manager_socket}", **fields},
+        },
     }
+
+
+def linker_arguments(manager_socket: Path, **fields: Any) -> list[str]:
+    """The same as options of the server."""
+    settings = linker_settings(manager_socket, **fields)
     return [
         "--enable-unified-cache-external-linker",
-        *("--unified-cache-external-linker-backend", "dynamic"),
-        *("--unified-cache-external-linker-config", json.dumps(config)),
+        *("--unified-cache-external-linker-backend", settings["unified_cache_external_linker_backend"]),
+        *("--unified-cache-external-linker-config", json.dumps(settings["unified_cache_external_linker_config"])),
     ]
 
 
