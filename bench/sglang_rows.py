@@ -57,7 +57,8 @@ HIT_ROUNDS = 7
 def costs(model: Path, scratch: Path, rounds: int) -> list[dict[str, Any]]:
     manager = Manager(scratch / "run" / "manager.sock", "256MiB", scratch / "manager.log").start()
     path = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), str(HERE.parent / "tools"))))
-    environment = {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    # SGLang leaves the sockets between its processes where temporary files are.
+    environment = {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "TMPDIR": str(scratch)}
     log = scratch / "sglang.log"
     try:
         with Child(Path(sys.executable), HERE / "sglang_child.py", environment, log, CALL_LIMIT_S) as engine:
