@@ -11,7 +11,7 @@ from typing import Any
 
 import environments
 from harness.processes import Process, session_pids
-from harness.vllm_server import free_port
+from harness.server import free_port
 from peer import BLOCKS, HOST, Config, NotRunError, Peer
 
 START_LIMIT_S = 30

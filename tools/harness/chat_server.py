@@ -1,26 +1,16 @@
-"""A real server on loopback that answers chat requests as OpenAI's does, and the streamed requests sent to it."""
+"""A server that answers chat requests as OpenAI's does, and the streamed requests that are sent to it."""
 
 from __future__ import annotations
 
-import http.client
 import json
-import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .processes import Process, ProcessError
-
-HOST = "127.0.0.1"
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        port: int = probe.getsockname()[1]
-        return port
+from .processes import ProcessError
+from .server import Server
 
 
 @dataclass
@@ -38,7 +28,7 @@ class Reply:
     found: dict[str, int] = field(default_factory=dict)
 
 
-class ChatServer:
+class ChatServer(Server):
     """The process of `command`, which listens on `port` and calls its model "model". `more`: fields of each request."""
 
     def __init__(
@@ -49,46 +39,8 @@ class ChatServer:
         port: int,
         more: Mapping[str, Any] | None = None,
     ) -> None:
-        self.port = port
-        self.process = Process(command, log_path, env)
+        super().__init__(command, log_path, env, port)
         self._more = dict(more or {})
-
-    def wait_ready(self, timeout_s: float = 180.0) -> None:
-        try:
-            self.process.wait_ready(self._healthy, timeout_s)
-        except ProcessError:
-            self.process.kill()
-            raise
-
-    def _healthy(self) -> bool:
-        try:
-            return self.request("GET", "/health")[0] == 200
-        except OSError:
-            return False
-
-    def request(self, method: str, path: str, body: Any = None) -> tuple[int, bytes]:
-        connection = http.client.HTTPConnection(HOST, self.port, timeout=120)
-        try:
-            data = None if body is None else json.dumps(body)
-            connection.request(method, path, data, {"Content-Type": "application/json"})
-            response = connection.getresponse()
-            return response.status, response.read()
-        finally:
-            connection.close()
-
-    def stream(self, path: str, body: Any) -> Iterator[Any]:
-        """The events that answer a request."""
-        connection = http.client.HTTPConnection(HOST, self.port, timeout=300)
-        try:
-            connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
-            response = connection.getresponse()
-            if response.status != 200:
-                raise ProcessError(f"{path} answered {response.status}: {response.read()[:300]!r}")
-            for raw in response:
-                if raw.startswith(b"data: {"):
-                    yield json.loads(raw[6:])
-        finally:
-            connection.close()
 
     def count_tokens(self, content: str) -> int:
         body = {"model": "model", "messages": [{"role": "user", "content": content}]}
@@ -140,9 +92,3 @@ class ChatServer:
                 for item in (choice.get("logprobs") or {}).get("content") or []:
                     logprobs += [(top["token"], top["logprob"]) for top in item["top_logprobs"]]
         return Reply(first_ms, (time.perf_counter() - start) * 1e3, "".join(text), prompt_tokens, logprobs, found)
-
-    def kill(self) -> None:
-        self.process.kill()
-
-    def terminate(self) -> int:
-        return self.process.terminate(60)

@@ -11,7 +11,8 @@ from typing import Any
 
 import sglang_rig
 
-from .chat_server import HOST, ChatServer, Reply, free_port
+from .chat_server import ChatServer, Reply
+from .server import HOST, free_port
 
 PAGE_TOKENS = 16
 

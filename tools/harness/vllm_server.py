@@ -9,8 +9,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from .chat_server import HOST, ChatServer, Reply, free_port
+from .chat_server import ChatServer, Reply
 from .processes import ProcessError
+from .server import HOST, free_port
 from .vllm_environment import VLLM
 
 
