@@ -4,7 +4,7 @@ import pytest
 from engine import cached, same, tokens
 
 from harness.processes import wait_until
-from harness.vllm_server import free_port
+from harness.server import free_port
 
 PROMPTS = [tokens(100, 1), tokens(300, 4)]
 CACHED = [96, 288]
@@ -30,19 +30,11 @@ def start(start_engine, options):
     return begin
 
 
-KEPT = ("leases", "leased_bytes", "grants", "found_pins", "granted_pins", "tickets", "queries_running")
-
-
 def nothing_left(engine, manager):
     """The engine owes nothing, and the Manager keeps nothing for it."""
     state = engine.settle()
     assert [state[key] for key in ("requests", "tracked", "jobs", "loading", "worker_loads")] == [0] * 5
-
-    def kept():
-        samples = manager.samples()
-        return {name: samples[f"orbitkv_{name}"] for name in KEPT if samples[f"orbitkv_{name}"] != 0}
-
-    assert wait_until(lambda: not kept(), 5), kept()
+    assert wait_until(lambda: not manager.held(), 5), manager.held()
     return state
 
 

@@ -24,6 +24,10 @@ def binary(name: str) -> str:
     return found
 
 
+# Of a Manager's figures, those that are zero when no request is under way.
+HELD = ("leases", "leased_bytes", "grants", "found_pins", "granted_pins", "tickets", "queries_running")
+
+
 class Manager:
     """A Manager on `socket`; `start` after its end gives the next life on the same socket.
 
@@ -90,6 +94,11 @@ class Manager:
     def sample(self, name: str) -> float:
         """Sum over labels of one sample of the health frame; 0.0 when there is none of that name."""
         return float(sum(value for key, value in self.samples().items() if key.partition("{")[0] == name))
+
+    def held(self) -> dict[str, float]:
+        """What it keeps for requests that are under way."""
+        samples = self.samples()
+        return {name: samples[f"orbitkv_{name}"] for name in HELD if samples[f"orbitkv_{name}"] != 0}
 
     def wait_serving(self, processes: int, timeout_s: float = 30.0) -> None:
         """Until an engine can be asked for what it has stored.
