@@ -108,7 +108,8 @@ def test_each_setting_that_is_read_is_one_of_sglang_s_and_no_name_means_two(publ
 
     publish()
     settings = compat.Settings()
-    read = {*compat.COMPUTING, *compat.MULTIMODAL, *compat.SETTINGS_CHECKED, "enable_weights_cpu_backup"}
+    others = {"enable_weights_cpu_backup", "disaggregation_mode"}
+    read = {*compat.COMPUTING, *compat.MULTIMODAL, *compat.SETTINGS_CHECKED, *others}
     assert read - set(settings) == set(), "a name that is gone would count as not set"
     parallel = runtime_context.get_parallel()
     assert [name for name in compat.DEGREES_CHECKED if not hasattr(parallel, name)] == []

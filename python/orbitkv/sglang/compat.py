@@ -295,6 +295,11 @@ def keeps_released_weights() -> bool:
     return bool(Settings().get("enable_weights_cpu_backup"))
 
 
+def only_decodes() -> bool:
+    """Whether this engine is handed its prompts with their pages: SGLang asks its linker for none."""
+    return Settings().get("disaggregation_mode") == "decode"
+
+
 def attention_backends(settings: Mapping[str, Any]) -> tuple[str, str]:
     """For prefill and for decode."""
     base = settings.get("attention_backend")

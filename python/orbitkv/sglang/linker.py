@@ -22,7 +22,7 @@ from sglang.srt.mem_cache.unified_cache.unified_cache_linker import (
 )
 
 import orbitkv
-from orbitkv.sglang import compat, identity, places, pools, updates
+from orbitkv.sglang import compat, decoding, identity, places, pools, updates
 from orbitkv.sglang.jobs import Jobs
 from orbitkv.sglang.link import Link
 from orbitkv.sglang.loads import Load, Loads
@@ -92,6 +92,9 @@ class OrbitKVLinker(UnifiedCacheLinker):  # type: ignore[misc]
         self.group = pools.resolve(params, components)
         self.place = places.BEGIN  # of the pages that the next call is about
         places.follow(UnifiedCacheLinkerWrapper)
+        only_decodes = compat.only_decodes()
+        if only_decodes:
+            decoding.follow()
         self._pool_names = [pool.name for pool in self.group]
         self._ranks = ranks_that_agree(params)
         self._writes = self._options.saves and compat.ranks().writes(self.group.rank_replicated)
@@ -114,7 +117,7 @@ class OrbitKVLinker(UnifiedCacheLinker):  # type: ignore[misc]
             "OrbitKV: Cache Manager at %s, saves %s, hits %s, pools %s",
             self._options.socket,
             "on" if self._writes else "off",
-            "on" if self._options.loads else "off",
+            "on" if self._options.loads and not only_decodes else "off",
             ", ".join(f"{pool.name} ({pool.pool_class})" for pool in self.group),
         )
 
