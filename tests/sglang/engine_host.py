@@ -19,9 +19,12 @@ from pathlib import Path
 import probe
 
 from harness.json_lines import JsonLines
+from harness.sglang_server import described
 
 # Of one answer, when an engine is so busy that it comes late.
 ANSWER_LIMIT_S = 120
+# Between two looks of its HTTP server at whether a client is still there.
+CLIENT_LOOK_S = 1
 # For an engine without requests to say that it is idle.
 IDLE_S = 30
 
@@ -81,6 +84,7 @@ class Host:
         self._loop = self._engine.loop
         self._requests = {}  # that `add` began: their tasks by id
         self._probes = 0
+        self._aborts = 0
 
     # ---- requests ---------------------------------------------------------------------------------------------------
 
@@ -99,17 +103,7 @@ class Host:
         except Exception as error:
             status = getattr(error, "status_code", None)
             return {"error": getattr(error, "detail", None) or str(error), "status": status}
-        about = answer["meta_info"]
-        found = about.get("cached_tokens_details") or {}
-        return {
-            "tokens": answer["output_ids"],
-            "logprobs": [[(token, value) for value, token, _ in row] for row in about.get("output_top_logprobs") or []],
-            "cached": about.get("cached_tokens", 0),
-            "device": found.get("device", 0),
-            "host": found.get("host", 0),
-            "retractions": about.get("num_retractions", 0),
-            "reason": about["finish_reason"],
-        }
+        return described(answer)
 
     async def generate(self, prompts, n=8, **more):
         return await asyncio.gather(*(self._generate(prompt, n, **more) for prompt in prompts))
@@ -125,6 +119,38 @@ class Host:
 
     async def abort(self, rid):
         self._engine.tokenizer_manager.abort_request(rid=rid)
+
+    # ---- over HTTP --------------------------------------------------------------------------------------------------
+
+    async def listen(self):
+        """SGLang's own HTTP server, at the host and port of its settings. It goes on between the commands."""
+        import uvicorn
+        from sglang.srt.entrypoints import http_server
+        from sglang.srt.managers import tokenizer_manager
+
+        manager, settings = self._engine.tokenizer_manager, self._engine.server_args
+        scheduler_info = self._engine._scheduler_init_result.scheduler_infos[0]
+        http_server.set_global_state(http_server._GlobalState(manager, self._engine.template_manager, scheduler_info))
+        app = http_server.app
+        app.is_single_tokenizer_mode, app.server_args = True, settings
+        app.warmup_thread_kwargs = {"server_args": settings}
+        server = uvicorn.Server(uvicorn.Config(app, settings.host, settings.port, log_level="warning"))
+        self._listening = self._loop.create_task(server.serve())
+        if not await self._wait(lambda: server.started or self._listening.done(), IDLE_S) or not server.started:
+            raise RuntimeError("the HTTP server did not start")
+        tokenizer_manager._REQUEST_STATE_WAIT_TIMEOUT = CLIENT_LOOK_S
+        abort = manager.abort_request
+
+        def counted(*arguments, **more):
+            self._aborts += 1
+            abort(*arguments, **more)
+
+        manager.abort_request = counted
+
+    async def aborts(self, more_than=-1, seconds=60.0):
+        """How many requests were aborted, those among them whose clients have left; waits until these are more."""
+        await self._wait(lambda: self._aborts > more_than, seconds)
+        return self._aborts
 
     # ---- the engine -------------------------------------------------------------------------------------------------
 
@@ -164,7 +190,7 @@ class Host:
 
     @staticmethod
     def _busy(state):
-        return any(state.get(key) for key in ("waiting", "running", "offloads", "loads"))
+        return any(state.get(key) for key in ("waiting", "running", "handed_over", "offloads", "loads"))
 
     async def evict(self):
         """Empties the engine's own cache and leaves its linker alone."""

@@ -56,11 +56,13 @@ class Probe:
         self._planned = {}
         if self._linker is not None:
             for name in ("lookup", "load", "start_layer_wise_loading", "finish_layer_wise_loading", "offload", "reset"):
-                self._watch(name)
+                self._watch(self._linker, name)
+        if scheduler.disagg_prefill_bootstrap_queue is not None:
+            self._watch(scheduler.disagg_prefill_bootstrap_queue.kv_manager, "send_kvcache")
 
-    def _watch(self, name):
-        """Counts the calls of a function of the linker and runs what is planned for the next one."""
-        original = getattr(self._linker, name)
+    def _watch(self, owner, name):
+        """Counts the calls of a function of `owner` and runs what is planned for the next one."""
+        original = getattr(owner, name)
 
         def call(*arguments, **more):
             begin = time.monotonic()
@@ -75,7 +77,7 @@ class Probe:
                 entry["count"] += 1
                 entry["longest_s"] = max(entry["longest_s"], time.monotonic() - begin)
 
-        setattr(self._linker, name, call)
+        setattr(owner, name, call)
 
     def _run(self, plan, original):
         if plan["when"] == "instead":
@@ -106,6 +108,8 @@ class Probe:
 
     def plan(self, call, when="before", answer=None, kill=None, stop=None, cut=None, hold=None, rank=None, rid=None):
         """For the next call of the linker's function `call`, on one rank or on all, or for the next about a request.
+
+        "send_kvcache" is another one: a prefill engine's thread calls it to hand pages over to the decode engine.
 
         `when` "instead": it answers `answer`; "over": the same, after what it does. "before" or "after" the call:
         processes are killed or stopped, connections to the socket `cut` end, and the scheduler waits while the file
@@ -166,6 +170,7 @@ class Probe:
             "available": scheduler.token_to_kv_pool_allocator.available_size(),
             "evictable": scheduler.tree_cache.evictable_size(),
             "protected": scheduler.tree_cache.protected_size(),
+            "handed_over": self._handed_over(),
         }
         if self._wrapper is not None:
             state |= {
@@ -173,3 +178,15 @@ class Probe:
                 "loads": len(self._wrapper.inflight_load_rids) + len(self._wrapper.private_load_indices),
             }
         return state
+
+    def _handed_over(self):
+        """Requests between a prefill and a decode engine, and those whose pages the other one may still use."""
+        scheduler = self._scheduler
+        bootstrap, prealloc = scheduler.disagg_prefill_bootstrap_queue, scheduler.disagg_decode_prealloc_queue
+        queues = []
+        if bootstrap is not None:
+            queues += [bootstrap.queue, scheduler.disagg_prefill_inflight_queue]
+        if prealloc is not None:
+            transfer = scheduler.disagg_decode_transfer_queue
+            queues += [prealloc.queue, prealloc.retracted_queue, transfer.queue, transfer._deferred_releases]
+        return sum(len(queue) for queue in queues)

@@ -46,6 +46,21 @@ def backend_arguments(manager_socket: Path) -> tuple[list[str], dict[str, str]]:
     return options, {"ORBITKV_SGLANG_ENDPOINT": f"unix://{manager_socket}"}
 
 
+def described(answer: Mapping[str, Any]) -> dict[str, Any]:
+    """SGLang's answer as answers.py has one; "device" and "host" say where the tokens were that were not computed."""
+    about = answer["meta_info"]
+    found = about.get("cached_tokens_details") or {}
+    return {
+        "tokens": answer["output_ids"],
+        "logprobs": [[(token, value) for value, token, _ in row] for row in about.get("output_top_logprobs") or []],
+        "cached": about.get("cached_tokens", 0),
+        "device": found.get("device", 0),
+        "host": found.get("host", 0),
+        "retractions": about.get("num_retractions", 0),
+        "reason": about["finish_reason"],
+    }
+
+
 class SglangServer(ChatServer):
     """`sglang.launch_server` with the settings of the demo: float32, pages of 16 tokens, a cache of `cache_tokens`."""
 

@@ -2,17 +2,36 @@
 
 torchvision's wheel brings operators that need the CUDA build of torch: they do not load, and then the registration of
 their Python halves fails. Two schemas under the operators' names are enough for that; nothing here looks at images.
+
+A prefill engine that hands pages over through Mooncake takes CUDA's events and pinned memory for granted, also on a
+CPU, where there is nothing to wait for and nothing to pin.
 """
 
 import importlib.abc
+import importlib.machinery
 import sys
 
 OPERATORS = ("nms", "qnms")
 SCHEMA = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+PREFILL = "sglang.srt.disaggregation.prefill"
 
 
-class BeforeTorchvision(importlib.abc.MetaPathFinder):
-    """Defines the operators when somebody is about to import torchvision, so that nobody else pays for torch."""
+class TorchOfCpu:
+    """What the module of prefill engines finds under the name torch."""
+
+    def __init__(self, torch):
+        self._torch = torch
+        self.cuda = torch.cpu
+
+    def __getattr__(self, name):
+        return getattr(self._torch, name)
+
+    def empty(self, *shape, pin_memory=False, **more):
+        return self._torch.empty(*shape, **more)
+
+
+class AtImport(importlib.abc.MetaPathFinder):
+    """Does what a module needs when somebody is about to import it, so that nobody else pays for torch."""
 
     def __init__(self):
         self._library = None  # what it defines goes with it
@@ -24,7 +43,21 @@ class BeforeTorchvision(importlib.abc.MetaPathFinder):
             self._library = torch.library.Library("torchvision", "DEF")
             for operator in OPERATORS:
                 self._library.define(operator + SCHEMA)
+        return self._prefill(name, path) if name == PREFILL else None
+
+    @staticmethod
+    def _prefill(name, path):
+        spec = importlib.machinery.PathFinder.find_spec(name, path)
+        load = spec.loader.exec_module
+
+        def exec_module(module):
+            load(module)
+            if not module.torch.cuda.is_available():
+                module.torch = TorchOfCpu(module.torch)
+
+        spec.loader.exec_module = exec_module
+        return spec
 
 
-if not any(type(finder).__name__ == BeforeTorchvision.__name__ for finder in sys.meta_path):
-    sys.meta_path.insert(0, BeforeTorchvision())
+if not any(type(finder).__name__ == AtImport.__name__ for finder in sys.meta_path):
+    sys.meta_path.insert(0, AtImport())
