@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orbitkv
 
 Fields = dict[str, Any]
+LONG_TEXTS = ("model_config", "drafter")
 
 
 def representation_digest(groups: Sequence[Fields]) -> bytes:
@@ -22,9 +24,11 @@ def representation_digest(groups: Sequence[Fields]) -> bytes:
 
 
 def describe(fields: Mapping[str, Any]) -> str:
-    """For one log line: everything but the long texts."""
-    return " ".join(
-        f"{key}={value.hex()[:16] if isinstance(value, bytes) else value}"
-        for key, value in fields.items()
-        if key not in ("model_config", "drafter")
-    )
+    """For one log line: lines are equal when the fields are. Long texts and bytes are there by their digests."""
+
+    def shown(key: str, value: Any) -> Any:
+        if key in LONG_TEXTS and value:
+            value = value.encode()
+        return hashlib.sha256(value).hexdigest()[:16] if isinstance(value, bytes) else value
+
+    return " ".join(f"{key}={shown(key, value)}" for key, value in fields.items())

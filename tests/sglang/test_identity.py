@@ -178,7 +178,11 @@ def test_where_pages_lie_and_how_many_there_are_does_not():
 
 
 def test_the_log_line_has_what_two_engines_differ_by_and_no_long_text():
-    line = describe(identity.computation_fields(ENGINE, WEIGHTS, {}, replicated=False))
+    fields = identity.computation_fields(ENGINE, WEIGHTS, {}, replicated=False)
+    line = describe(fields)
     assert f"weights={WEIGHTS} part:tp 0/1 cp 0/1" in line
     assert "page_tokens" not in line and "block_tokens=16" in line
-    assert "model_config" not in line
+    assert fields["model_config"] not in line
+    for name, value in fields.items():
+        other = value + b"other" if isinstance(value, bytes) else f"{value}other"
+        assert describe(fields | {name: other}) != line, name

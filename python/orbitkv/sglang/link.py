@@ -104,6 +104,8 @@ class Link:
         )
         name = f"sglang tp{self._engine.ranks.tp_rank}"
         logger.info("OrbitKV identity (%s): %s", name, describe(fields))
+        for number, pages in enumerate(self._representation):
+            logger.info("OrbitKV pages (%s, pool %d): %s", name, number, describe(pages))
         client = orbitkv.Client(
             orbitkv.ClientOptions(
                 socket=self._options.socket,
