@@ -31,6 +31,8 @@ PAIR = {
     "disable_overlap_schedule": False,
 }
 ENVIRONMENT = {
+    # Mooncake listens everywhere by itself.
+    "MC_TCP_BIND_ADDRESS": HOST,
     # How soon a decode engine notices that the prefill engine is gone, and how long it waits for a word of it.
     "SGLANG_DISAGGREGATION_HEARTBEAT_INTERVAL": "2",
     "SGLANG_DISAGGREGATION_HEARTBEAT_MAX_FAILURE": "1",
@@ -142,8 +144,9 @@ def test_both_say_who_they_are(pair):
     def said(engine, begin):
         return [line.partition(begin)[2] for line in engine.log.read_text().splitlines() if begin in line]
 
-    (identity,) = said(pair.prefill, "OrbitKV identity ")
-    assert said(pair.decode, "OrbitKV identity ") == [identity]
+    for line in ("OrbitKV identity ", "OrbitKV pages "):
+        (identity,) = said(pair.prefill, line)
+        assert said(pair.decode, line) == [identity]
     assert "saves on, hits on" in pair.prefill.log.read_text()
     assert "saves on, hits off" in pair.decode.log.read_text()
 
