@@ -53,9 +53,6 @@ class Pair:
         self._ports = [free_port() for _ in range(3)]
         prefill, bootstrap, decode = self._ports
         self.router = SglangRouter(prefill, bootstrap, decode, folder / "router.log")
-        self.start_prefill()
-        self.decode = self._start_decode()
-        self.router.wait_ready(60)
 
     def start_prefill(self):
         """By SGLang's own linker backend. It computes prompts in parts, and hands their pages over in parts."""
@@ -66,15 +63,14 @@ class Pair:
         self.prefill.listen()
         assert self.prefill.wait_up()
 
-    def _start_decode(self):
+    def start_decode(self):
         """By OrbitKV's plugin."""
         linker = {"radix_cache_backend": "orbitkv", "enable_unified_cache_external_linker": True}
         role = {"disaggregation_mode": "decode", "disaggregation_decode_enable_radix_cache": True}
         environment = ENVIRONMENT | {"ORBITKV_SGLANG_ENDPOINT": f"unix://{self._manager.socket}"}
-        engine = self._start_engine(environment=environment, port=self._ports[2], **PAIR, **role, **linker)
-        engine.listen()
-        assert engine.wait_up()
-        return engine
+        self.decode = self._start_engine(environment=environment, port=self._ports[2], **PAIR, **role, **linker)
+        self.decode.listen()
+        assert self.decode.wait_up()
 
     def ask(self, prompt, n=8):
         """The answer, or {"status": ...} of a request that failed."""
@@ -98,6 +94,9 @@ def body(prompt, n, **more):
 def pair(start_engine, manager, folder):
     started = Pair(start_engine, manager, folder)
     try:
+        started.start_prefill()
+        started.start_decode()
+        started.router.wait_ready(60)
         yield started
     finally:
         started.router.kill()
