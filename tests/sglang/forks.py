@@ -8,8 +8,6 @@ import importlib
 import os
 import sys
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 HERE = Path(__file__).resolve()
 if __name__ == "__main__":
@@ -27,24 +25,6 @@ MODULES = (
     # With it all models.
     "sglang.srt.models.registry",
 )
-# Of these, what keeps adapters in memory that is pinned for a GPU, without a look at whether there is one.
-PINNING = ("sglang.srt.lora.layers", "sglang.srt.lora.backend.torch_backend")
-
-
-class Unpinned:
-    """torch, whose tensors are not pinned: it has no such memory on a machine without an accelerator."""
-
-    def __init__(self, torch: ModuleType) -> None:
-        self._torch = torch
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._torch, name)
-
-    def tensor(self, *arguments: Any, pin_memory: bool = False, **more: Any) -> Any:
-        return self._torch.tensor(*arguments, **more)
-
-    def zeros(self, *arguments: Any, pin_memory: bool = False, **more: Any) -> Any:
-        return self._torch.zeros(*arguments, **more)
 
 
 @functools.cache
@@ -58,11 +38,6 @@ def server() -> forks.ForkServer:
 def import_sglang() -> None:
     for name in MODULES:
         importlib.import_module(name)
-    import torch
-
-    torch.Tensor.pin_memory = lambda tensor, *_device: tensor
-    for name in PINNING:
-        importlib.import_module(name).torch = Unpinned(torch)
 
 
 if __name__ == "__main__":

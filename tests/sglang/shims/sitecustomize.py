@@ -3,8 +3,8 @@
 torchvision's wheel brings operators that need the CUDA build of torch: they do not load, and then the registration of
 their Python halves fails. Two schemas under the operators' names are enough for that; nothing here looks at images.
 
-A prefill engine that hands pages over through Mooncake takes CUDA's events and pinned memory for granted, also on a
-CPU, where there is nothing to wait for and nothing to pin.
+Prefill engines that hand pages over through Mooncake, and engines with adapters, take CUDA's events and pinned memory
+for granted, also on a CPU, where there is nothing to wait for and nothing to pin.
 """
 
 import importlib.abc
@@ -13,11 +13,15 @@ import sys
 
 OPERATORS = ("nms", "qnms")
 SCHEMA = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
-PREFILL = "sglang.srt.disaggregation.prefill"
+FOR_CUDA = (
+    "sglang.srt.disaggregation.prefill",
+    "sglang.srt.lora.layers",
+    "sglang.srt.lora.backend.torch_backend",
+)
 
 
 class TorchOfCpu:
-    """What the module of prefill engines finds under the name torch."""
+    """What these modules find under the name torch."""
 
     def __init__(self, torch):
         self._torch = torch
@@ -28,6 +32,12 @@ class TorchOfCpu:
 
     def empty(self, *shape, pin_memory=False, **more):
         return self._torch.empty(*shape, **more)
+
+    def tensor(self, data, pin_memory=False, **more):
+        return self._torch.tensor(data, **more)
+
+    def zeros(self, *shape, pin_memory=False, **more):
+        return self._torch.zeros(*shape, **more)
 
 
 class AtImport(importlib.abc.MetaPathFinder):
@@ -43,17 +53,19 @@ class AtImport(importlib.abc.MetaPathFinder):
             self._library = torch.library.Library("torchvision", "DEF")
             for operator in OPERATORS:
                 self._library.define(operator + SCHEMA)
-        return self._prefill(name, path) if name == PREFILL else None
+        return self._for_cpu(name, path) if name in FOR_CUDA else None
 
     @staticmethod
-    def _prefill(name, path):
+    def _for_cpu(name, path):
         spec = importlib.machinery.PathFinder.find_spec(name, path)
         load = spec.loader.exec_module
 
         def exec_module(module):
             load(module)
-            if not module.torch.cuda.is_available():
-                module.torch = TorchOfCpu(module.torch)
+            torch = module.torch
+            if not torch.cuda.is_available():
+                torch.Tensor.pin_memory = lambda tensor, *_device: tensor
+                module.torch = TorchOfCpu(torch)
 
         spec.loader.exec_module = exec_module
         return spec
