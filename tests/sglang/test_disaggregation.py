@@ -9,8 +9,8 @@ import json
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from conftest import patient
 from engine import near, tokens
+from patience import patient
 
 from harness.processes import wait_until
 from harness.server import HOST, free_port
