@@ -71,7 +71,7 @@ def describe(
 
 def print_table(runs: list[Run], restart: dict[str, Any], survived: dict[str, dict[str, Any]]) -> None:
     head = ("tokens", "cold ms", "warm ms", "restored ms", "target ms", "speed-up", "MB restored", "text")
-    print("\n" + "".join(f"{title:>13}" for title in head))
+    print("\n" + "".join(f"{title:>14}" for title in head))
     for run in runs:
         cells = (
             str(run.prompt_tokens),
@@ -83,7 +83,7 @@ def print_table(runs: list[Run], restart: dict[str, Any], survived: dict[str, di
             f"{run.restored_bytes / 1e6:.1f}",
             "identical" if run.identical else "DIFFERENT",
         )
-        print("".join(f"{cell:>13}" for cell in cells))
+        print("".join(f"{cell:>14}" for cell in cells))
     longest = max(run.cold_ttft_ms for run in runs)
     print("\ntime to the first token")
     for run in runs:
