@@ -1,6 +1,7 @@
 """The linker under SGLang's own radix cache, with real pools and a real Manager: every byte that comes back."""
 
 import threading
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -195,6 +196,26 @@ def test_a_flushed_engine_finds_nothing_older(tree, prompt):
     content = tree.save(prompt, seed=5)
     tree.forget()
     assert tree.content(tree.restore("s", prompt)) == content
+
+
+def test_a_flush_forgets_what_was_found(tree, prompt):
+    tree.save(prompt)
+    tree.forget()
+    tree.hit(tree.request("r"), prompt)
+    assert len(tree.linker._lookups) == 1
+    tree.cache.reset()
+    assert len(tree.linker._lookups) == 0
+
+
+def test_pages_without_a_place_are_not_loaded(tree, prompt, monkeypatch):
+    tree.save(prompt)
+    tree.forget()
+    asked = []
+    ask = tree.linker.lookup
+    monkeypatch.setattr(tree.linker, "lookup", lambda rid, transfers: asked.append(transfers) or ask(rid, transfers))
+    tree.hit(tree.request("r"), prompt)
+    transfers = [SimpleNamespace(name=of.name, keys=of.keys, device_indices=None) for of in asked[-1]]
+    assert not tree.linker.load("r", transfers)
 
 
 def test_a_flush_ends_loads_and_offloads_that_run(tree, prompt):
