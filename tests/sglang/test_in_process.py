@@ -19,6 +19,7 @@ from cache_tree import (
 )
 
 from orbitkv.sglang import compat
+from orbitkv.sglang.linker import ranks_that_agree
 
 POOLS = {
     "mha": mha_pool,
@@ -156,6 +157,16 @@ def test_ranks_are_told_every_boundary_and_one_rank_the_longest(make_tree, promp
     assert told[-1] == [1, 2, 3, 4]
 
 
+@pytest.mark.parametrize(
+    ("context", "attention", "tensor", "count"),
+    [(None, None, None, 1), (None, None, 2, 2), (None, 4, 8, 4), (2, 2, 8, 4), (1, 1, 2, 2)],
+)
+def test_the_ranks_that_compare_their_answers_are_sglang_s(monkeypatch, context, attention, tensor, count):
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda group: group)
+    groups = {"attn_cp_cache_group": context, "attn_tp_cache_group": attention, "tp_cache_group": tensor}
+    assert ranks_that_agree(SimpleNamespace(**groups)) == count
+
+
 def test_the_look_ups_of_the_scheduler_s_next_pass_may_wait_again(tree):
     tree.linker._lookups._waited_s = 1.0
     tree.cache.check_hicache_events()
@@ -273,6 +284,7 @@ def test_ranks_with_equal_pages_write_them_once(make_tree, prompt, monkeypatch):
 def test_modes_leave_one_direction_out(make_tree, prompt):
     saver = make_tree(extra={"mode": "save_only"})
     content = saver.save(prompt)
+    saver.forget()
     assert saver.match(saver.request("r"), prompt).host_hit_length == 0
     reader = make_tree(extra={"mode": "restore_only"})
     assert reader.content(reader.restore("r", prompt)) == content
