@@ -186,6 +186,13 @@ def test_pages_that_are_no_run_of_bytes_are_refused():
     assert "KV pages on meta yet" in refused(pool)
 
 
+def test_a_buffer_whose_memory_has_shrunk_is_refused():
+    pool = mha_pool()
+    storage = pool.v_buffer[0].untyped_storage()
+    storage.resize_(storage.nbytes() - 1)
+    assert "buffer 1: a buffer that reaches beyond its memory" in refused(pool)
+
+
 def test_combinations_that_are_not_known_are_refused():
     assert "KV pools of the class SWAKVPool" in refused(swa_pool(), FULL)
     assert "with the components FULL, MAMBA, SWA" in refused(swa_pool(), FULL, SWA, MAMBA)
