@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from engine import near, tokens
-from patience import patient
+from patience import TRIES, patient
 
 from harness.processes import wait_until
 from harness.server import HOST, free_port
@@ -19,8 +19,6 @@ from harness.sglang_server import described
 
 PROMPT = tokens(300, 4)
 CACHED = 288
-# What a busy machine delays for too long is given up, and the next request brings it again.
-TRIES = 3
 # A lease ends so long after its request has left, when nobody looks: 10 s.
 HELD_LIMIT_S = 20
 # Of a client.

@@ -11,13 +11,12 @@ from pathlib import Path
 
 import pytest
 from engine import details, fails_or_is_right, near, tokens
-from patience import patient
+from patience import TRIES, patient
 
 from harness.manager import Manager
 
 PROMPT = tokens(300, 4)
 CACHED = 288
-TRIES = 3
 OTHER = tokens(200, 11)
 # The calls that SGLang makes of a linker for a request that finds pages, and for one that brings some.
 CALLS = ("lookup", "load", "start_layer_wise_loading", "finish_layer_wise_loading", "offload")
